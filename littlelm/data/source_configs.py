@@ -42,7 +42,7 @@ class JsonlSourceConfig(ComponentConfig):
         description="paths or globs (`~`, `*`, `**` understood), relative to the current directory; sorted within "
         "each pattern, a file that several patterns match is read once",
     )
-    text_field: str = Field("text", min_length=1, description="key of each line's object that holds the document")
+    field: str = Field("text", min_length=1, description="key of each line's object that holds the document")
 
 
 @register_lazy("source", "parquet", "littlelm.data.sources.parquet:ParquetSource")
