@@ -9,7 +9,7 @@ from pydantic.fields import FieldInfo
 from pydantic.json_schema import PydanticJsonSchemaWarning
 
 from littlelm import registry
-from littlelm.config.base import ComponentConfig, ConfigModel, Count
+from littlelm.config.base import ComponentConfig, ConfigModel, parse_count
 from littlelm.config.merge import to_plain
 from littlelm.config.shapes import Holds, shape_of
 from littlelm.config.validate import describe_class
@@ -96,11 +96,11 @@ def _value_schema(field: FieldInfo) -> dict[str, Any]:
     import warnings
 
     annotation: Any = field.annotation
-    is_count = annotation is int and any(item in Count.__metadata__ for item in field.metadata)
+    is_count = annotation is int and parse_count in [getattr(item, "func", None) for item in field.metadata]
     if is_count:
         return dict(_COUNT)
     if field.metadata:
-        annotation = Annotated[(annotation, *field.metadata)]  # type: ignore[assignment]
+        annotation = Annotated[(annotation, *field.metadata)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
         schema = TypeAdapter(annotation).json_schema(mode="validation")
