@@ -1,0 +1,183 @@
+"""The command line: one verb per command, no logic of its own. Nothing here imports torch before it must."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from littlelm import __version__
+from littlelm.errors import UserError
+
+app = typer.Typer(
+    help="One YAML file in, a trained language model out, on your own money.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+)
+config_app = typer.Typer(help="Look at run files: what is resolved, what differs, what is allowed.", no_args_is_help=True)
+data_app = typer.Typer(help="Prepare and check training data.", no_args_is_help=True)
+tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True)
+schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
+app.add_typer(config_app, name="config")
+app.add_typer(data_app, name="data")
+app.add_typer(tokenizer_app, name="tokenizer")
+app.add_typer(schedule_app, name="schedule")
+
+RunFile = Annotated[Path, typer.Argument(metavar="FILE", help="a run file (YAML), or a run directory")]
+RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory, or one of its checkpoints")]
+Overrides = Annotated[
+    list[str] | None, typer.Option("--set", metavar="KEY=VALUE", help="override a key, e.g. model.hidden_size=512")
+]
+
+
+@app.command()
+def train(file: RunFile, overrides: Overrides = None) -> None:
+    """Train what FILE describes; the same command again goes on where a stopped run was."""
+    from littlelm.commands.train import run_training
+
+    raise typer.Exit(run_training(file, overrides or []))
+
+
+@app.command()
+def sample(
+    run: RunDir,
+    prompt: Annotated[list[str] | None, typer.Option("--prompt", help="text to continue; may be repeated")] = None,
+    max_new_tokens: Annotated[int, typer.Option(min=1, help="tokens to generate at most")] = 128,
+    temperature: Annotated[float, typer.Option(min=0.0, help="0 is greedy")] = 0.8,
+    top_k: Annotated[int | None, typer.Option(min=1, help="keep the k most likely tokens")] = None,
+    top_p: Annotated[float | None, typer.Option(min=0.0, max=1.0, help="keep the likeliest of this mass")] = None,
+    seed: Annotated[int, typer.Option(help="the same seed gives the same text")] = 1337,
+) -> None:
+    """Continue a prompt with the newest weights of RUN, streaming."""
+    from littlelm.commands.sample import stream_samples
+
+    stream_samples(run, prompt or [], max_new_tokens, temperature, top_k, top_p, seed)
+
+
+@app.command()
+def report(run: RunDir) -> None:
+    """Write RUN/report.html: the run as pictures and numbers, in one file."""
+    from littlelm.report import write_report
+
+    typer.echo(write_report(run))
+
+
+@app.command()
+def model(file: RunFile, overrides: Overrides = None) -> None:
+    """Layer table, parameters by role and FLOPs per token, without allocating the model."""
+    from littlelm.commands.inspect import show_model
+
+    show_model(file, overrides or [])
+
+
+@app.command()
+def components(
+    kind: Annotated[str | None, typer.Argument(help="for example optimizer")] = None,
+    name: Annotated[str | None, typer.Argument(help="for example muon")] = None,
+) -> None:
+    """List every kind of component and its names; with KIND and NAME, the keys of one."""
+    from littlelm.commands.inspect import show_components
+
+    show_components(kind, name)
+
+
+@config_app.command("show")
+def config_show(file: RunFile, overrides: Overrides = None) -> None:
+    """Print the fully resolved file: every default explicit, the origin of each value."""
+    from littlelm.commands.inspect import show_config
+
+    show_config(file, overrides or [])
+
+
+@config_app.command("diff")
+def config_diff(before: RunFile, after: RunFile) -> None:
+    """What differs between two files once resolved, and what that does to parameters, FLOPs, memory, time, dollars."""
+    from littlelm.commands.inspect import show_diff
+
+    show_diff(before, after)
+
+
+@config_app.command("schema")
+def config_schema(
+    out: Annotated[Path | None, typer.Option("--out", help="write the schema here instead of printing it")] = None,
+) -> None:
+    """Print the JSON schema of run files, for editors."""
+    from littlelm.commands.inspect import show_schema
+
+    show_schema(out)
+
+
+@data_app.command("prepare")
+def data_prepare(file: RunFile, overrides: Overrides = None) -> None:
+    """Tokenize, shard and pack the data of FILE, as `train` would, and report on it."""
+    from littlelm.commands.data import prepare_data
+
+    prepare_data(file, overrides or [])
+
+
+@data_app.command("verify")
+def data_verify(file: RunFile, overrides: Overrides = None) -> None:
+    """Check the digest of every prepared file of FILE's data."""
+    from littlelm.commands.data import verify_data
+
+    verify_data(file, overrides or [])
+
+
+@tokenizer_app.command("train")
+def tokenizer_train(
+    files: Annotated[list[str], typer.Argument(help="text, .jsonl or .parquet files or globs")],
+    out: Annotated[Path, typer.Option("--out", help="the tokenizer file to write")],
+    vocab_size: Annotated[int, typer.Option(min=258, help="tokens, the special one included")] = 32_768,
+    column: Annotated[str, typer.Option(help="column or field that holds the text")] = "text",
+) -> None:
+    """Train a byte-level BPE tokenizer."""
+    from littlelm.commands.data import train_tokenizer
+
+    train_tokenizer(files, out, vocab_size, column)
+
+
+@schedule_app.command("plot")
+def schedule_plot(
+    file: RunFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="also write a picture (.png, .svg)")] = None,
+) -> None:
+    """Plot learning rate, momentum and weight decay over the run."""
+    from littlelm.commands.inspect import plot_schedules
+
+    plot_schedules(file, overrides or [], out)
+
+
+def _version(value: bool) -> None:
+    if value:
+        typer.echo(f"little-lm {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def options(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
+) -> None:
+    """Options of every command."""
+
+
+def main() -> None:
+    """Entry point: a user's mistake is one message and exit code 2, never a traceback."""
+    try:
+        app()
+    except UserError as error:
+        sys.stdout.flush()
+        lines = str(error).splitlines() or ["unknown error"]
+        prefix = f"{len(lines)} errors:\n" if len(lines) > 1 and all(": " in line for line in lines) else ""
+        sys.stderr.write(f"error: {prefix}{error}\n")
+        sys.exit(2)
+    except BrokenPipeError:  # `little-lm ... | head`
+        sys.stderr.close()
+        sys.exit(141)
+
+
+if __name__ == "__main__":
+    main()

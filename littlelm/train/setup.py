@@ -1,0 +1,204 @@
+"""From a checked config to a run that is ready to step: data, process group, model, optimizer, checkpoint."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+from rich.console import Console
+
+from littlelm import registry
+from littlelm.config.load import dump
+from littlelm.data.prepare import prepare
+from littlelm.errors import UserError
+from littlelm.plan.flops import flops_per_token
+from littlelm.plan.hardware import peak_of_device
+from littlelm.plan.memory import activation_bytes_per_row
+from littlelm.train import distributed, micro_batch, rng
+from littlelm.train.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
+from littlelm.train.configs import RunConfig
+from littlelm.train.distributed import World
+from littlelm.train.environment import describe_environment
+from littlelm.train.ledger import Ledger
+from littlelm.train.resume import check_state, compare_configs
+from littlelm.train.run import TrainingRun, TrainState
+from littlelm.train.step import StepRunner
+
+
+@dataclass
+class Ready:
+    """A run, what steps it, and whether it goes on from a checkpoint."""
+
+    run: TrainingRun
+    runner: StepRunner
+    resumed: bool
+
+
+def find_checkpoint(config: RunConfig, directory: Path) -> Path | None:
+    """The checkpoint to go on from, by `run.resume`. Raises UserError when the key forbids what is there."""
+    found = latest_checkpoint(directory / "checkpoints") if directory.exists() else None
+    if config.run.resume == "must" and found is None:
+        raise UserError(f"run.resume is must, but {directory} holds no checkpoint; check run.dir, or use auto")
+    if config.run.resume == "never" and directory.exists() and any(directory.iterdir()):
+        raise UserError(f"run.resume is never, but {directory} is not empty; choose another run.dir or use auto")
+    return found
+
+
+def make_run_directory(directory: Path, config: RunConfig) -> None:
+    """Create the run's directory with the resolved config. Raises UserError when it cannot be written."""
+    try:
+        (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
+        (directory / "config.yaml").write_text(dump(config), encoding="utf-8")
+        environment = json.dumps(describe_environment(), indent=2)
+        (directory / "environment.json").write_text(environment + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{directory}: cannot be written: {error.strerror}; choose another run.dir") from None
+
+
+def build_model(config: RunConfig, vocab_size: int, precision: Any, device: torch.device) -> Any:
+    """The model with its initial weights on `device`, master weights in the precision's dtype."""
+    with torch.device("meta"):
+        model = registry.build(config.model, vocab_size)
+    model = model.to(dtype=precision.master_dtype).to_empty(device=device)
+    model.init_weights(torch.Generator().manual_seed(config.run.seed))
+    model.compute_dtype = precision.compute_dtype
+    return model
+
+
+def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
+    """Everything before the first step. All fetching and preparing happens before the process group exists."""
+    directory = Path(config.run.dir).expanduser()
+    device = distributed.pick_device(config.train.device)
+    rows = micro_batch.rows_per_rank(config.global_batch_rows, distributed.environment_world_size())
+    checkpoint_path = find_checkpoint(config, directory)
+    checkpoint = load_checkpoint(checkpoint_path) if checkpoint_path is not None else None
+    if checkpoint is not None and checkpoint_path is not None:
+        for change in compare_configs(checkpoint.config_text, config, checkpoint_path):
+            console.print(f"changed since the checkpoint: {change.key}: {change.before!r} -> {change.after!r}")
+    with ledger.part("prepare"):
+        prepared = prepare(config.data, config.tokenizer, console)
+        loader = prepared.train_loader(config.global_batch_rows, config.run.seed)
+    world = distributed.start(device)
+    if world.is_main:
+        make_run_directory(directory, config)
+        prepared.tokenizer.save(directory / "tokenizer")
+    rng.seed_everything(config.run.seed)
+    precision = registry.build(config.precision, device.type)
+    model = build_model(config, prepared.vocab_size, precision, device)
+    parameters = list(model.named_parameters())
+    optimizer = registry.build(
+        config.optimizer,
+        parameters,
+        model.parameter_roles(),
+        stochastic_rounding=precision.stochastic_rounding,
+        seed=config.run.seed,
+    )
+    loss = registry.build(config.loss)
+    runner = StepRunner(model, loss, world, config.train.compile, console.print)
+    saved_rows = checkpoint.state["micro_batch_rows"] if checkpoint is not None else None
+    chosen = choose_micro_batch(config, model, runner, world, rows, saved_rows, console)
+    with ledger.part("startup"):
+        peak, peak_source = peak_of_device(device, precision.compute_dtype)
+    run = TrainingRun(
+        config=config,
+        directory=directory,
+        world=world,
+        console=console,
+        ledger=ledger,
+        prepared=prepared,
+        loader=loader,
+        model=model,
+        loss=loss,
+        optimizer=optimizer,
+        precision=precision,
+        callbacks={name: registry.build(each) for name, each in config.callbacks.items()},
+        micro_batch_rows=chosen,
+        parameters_by_role=count_by_role(model),
+        flops_per_token=flops_per_token(config.model, prepared.vocab_size, config.data.sequence_length).total,
+        peak_flops=peak,
+        peak_source=peak_source,
+    )
+    if checkpoint is not None and checkpoint_path is not None:
+        restore(run, checkpoint, checkpoint_path)
+    return Ready(run, runner, checkpoint is not None)
+
+
+def count_by_role(model: Any) -> dict[str, int]:
+    """Parameters of each role."""
+    counts: dict[str, int] = {}
+    roles = model.parameter_roles()
+    for name, parameter in model.named_parameters():
+        counts[roles[name]] = counts.get(roles[name], 0) + parameter.numel()
+    return counts
+
+
+def choose_micro_batch(
+    config: RunConfig, model: Any, runner: StepRunner, world: World, rows: int, saved_rows: int | None, console: Console
+) -> int:
+    """Rows of one pass. A resumed run keeps the number it had, since another one would round differently."""
+    wanted = config.train.micro_batch
+    if wanted != "auto":
+        return micro_batch.check_micro_batch(rows, wanted)
+    if saved_rows is not None and rows % saved_rows == 0:
+        return saved_rows
+    if world.device.type == "cuda":
+        free = torch.cuda.mem_get_info(world.device)[0]
+    else:
+        free = psutil.virtual_memory().available // max(1, world.size)
+    per_row = activation_bytes_per_row(config.model, config.data.sequence_length, model.compute_dtype.itemsize)
+    chosen, reason = micro_batch.auto_micro_batch(
+        rows, config.data.sequence_length, per_row, free, world.device.type
+    )
+    if world.device.type == "cuda":
+        chosen = probe_memory(config, runner, world, rows, chosen)
+    if world.is_main:
+        console.print(f"micro-batch: {chosen} of {rows} rows a process ({reason})")
+    return chosen
+
+
+def probe_memory(config: RunConfig, runner: StepRunner, world: World, rows: int, chosen: int) -> int:
+    """CUDA: try one forward/backward and take the next smaller divisor until it fits; the ranks agree on the least."""
+    length = config.data.sequence_length
+    while True:
+        try:
+            tokens = torch.zeros((chosen, length), dtype=torch.int64, device=world.device)
+            objective, _ = runner.module(tokens, tokens)
+            objective.backward()
+            break
+        except torch.OutOfMemoryError:
+            smaller = micro_batch.next_smaller(rows, chosen)
+            if smaller is None:
+                raise UserError(
+                    f"one row of {length} tokens does not fit into the GPU's memory; shorten data.sequence_length, make the "
+                    "model smaller, or store weights in bf16 (precision.master: bf16)"
+                ) from None
+            chosen = smaller
+        finally:
+            runner.module.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+    if world.size > 1:
+        least = torch.tensor(chosen, device=world.device)
+        torch.distributed.all_reduce(least, op=torch.distributed.ReduceOp.MIN)
+        chosen = int(least)
+    return chosen
+
+
+def restore(run: TrainingRun, checkpoint: Checkpoint, path: Path) -> None:
+    """Put a checkpoint's weights, optimizer state, position and RNG into a run."""
+    check_state(checkpoint.state, run.state_dict(), path)
+    saved = checkpoint.tensors("model")
+    parameters = dict(run.model.named_parameters())
+    if saved.keys() != parameters.keys():
+        odd = sorted(saved.keys() ^ parameters.keys())[:5]
+        raise UserError(f"{path}: the weights' names do not match the model: {', '.join(odd)}")
+    with torch.no_grad():
+        for name, parameter in parameters.items():
+            parameter.copy_(saved[name])
+    run.optimizer.load_state_tensors(checkpoint.tensors("optimizer"))
+    rng.restore(checkpoint.tensors("rng"))
+    run.state = TrainState(checkpoint.state["step"], checkpoint.state["tokens"])
+    run.saved_step = run.state.step
