@@ -59,8 +59,8 @@ class MuonConfig(ComponentConfig):
     weight_decay: float = Field(0.0, ge=0, description="share of a weight taken away a step, times the learning rate")
     coefficients: Literal["classic", "polar_express"] = Field(
         "polar_express",
-        description="polynomial of the orthogonalisation. classic: one quintic, singular values end in [0.7, 1.2]; "
-        "polar_express: the optimal polynomial of each iteration, closer to 1",
+        description="polynomial of the orthogonalisation; 5 steps of classic, one quintic, bring singular values from "
+        "1/300 up into [0.68, 1.2]; polar_express, the best one for each step, from 1/1000 up into [0.85, 1.14]",
     )
     ns_steps: int = Field(5, ge=1, le=20, description="iterations of the orthogonalisation")
     ns_dtype: Literal["bf16", "fp32"] = Field("bf16", description="dtype of the orthogonalisation's products")

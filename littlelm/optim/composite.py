@@ -1,0 +1,93 @@
+"""Several optimizers acting as one: each role of parameter has its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import Parameter
+
+from littlelm import registry
+from littlelm.config.base import ComponentConfig
+from littlelm.errors import UserError
+from littlelm.optim.base import check_same_tensors, role_of
+from littlelm.optim.configs import CompositeConfig
+
+
+class Composite(torch.optim.Optimizer):
+    """One optimizer whose groups are those of its `parts`, one part an entry of the config that has parameters.
+
+    Groups and state are shared with the parts, so that whoever changes a group here changes it there.
+
+    Raises:
+        UserError: a parameter has no role, or its role no optimizer.
+    """
+
+    def __init__(
+        self,
+        config: CompositeConfig,
+        named_parameters: Iterable[tuple[str, Parameter]],
+        roles: dict[str, str],
+        *,
+        seed: int = 0,
+        stochastic_rounding: bool = False,
+    ) -> None:
+        chosen: dict[str, tuple[ComponentConfig, list[tuple[str, Parameter]]]] = {}
+        for name, parameter in named_parameters:
+            role = role_of(name, roles)
+            part_config = config.for_role(role)
+            if part_config is None:
+                raise UserError(
+                    f"parameter '{name}' has the role '{role}', for which optimizer.composite names no optimizer; "
+                    f"add `{role}: {{adamw: {{...}}}}` or `default: {{adamw: {{...}}}}`"
+                )
+            entry = role if getattr(config, role) is not None else "default"
+            chosen.setdefault(entry, (part_config, []))[1].append((name, parameter))
+        self.parts = [
+            registry.build(part_config, pairs, roles, seed=seed, stochastic_rounding=stochastic_rounding)
+            for part_config, pairs in chosen.values()
+        ]
+        super().__init__([group for part in self.parts for group in part.param_groups], {})
+        for part in self.parts:
+            self.state.update(part.state)
+        self._share()
+
+    def _share(self) -> None:
+        """Make groups and state of the parts the very objects that this optimizer has."""
+        position = 0
+        for part in self.parts:
+            count = len(part.param_groups)
+            part.param_groups = self.param_groups[position : position + count]
+            part.state = self.state
+            position += count
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+        """One update by every part."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for part in self.parts:
+            part.step()
+        return loss
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        super().load_state_dict(state_dict)  # puts new groups and a new state in place
+        self._share()
+
+    def state_tensors(self) -> dict[str, Tensor]:
+        """The whole state of all parts, `<parameter name>.<state>` -> tensor."""
+        return {name: tensor for part in self.parts for name, tensor in part.state_tensors().items()}
+
+    def load_state_tensors(self, tensors: dict[str, Tensor]) -> None:
+        """Take over what `state_tensors` gave, bit for bit.
+
+        Raises:
+            UserError: a tensor is missing, left over, or of another shape or dtype; nothing is changed then.
+        """
+        check_same_tensors(self.state_tensors(), tensors)
+        for part in self.parts:
+            part.load_state_tensors({name: tensors[name] for name in part.state_tensors()})
