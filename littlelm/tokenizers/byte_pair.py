@@ -1,7 +1,7 @@
 """Byte-pair encoding on tiktoken's engine.
 
-Measured on 17 MB of English with a vocabulary of 8,192 on two cores: tiktoken 4.0 million tokens a second, the
-`tokenizers` library 2.6, rustbpe 2.9; all give the same tokens.
+Measured on 17 MB of English with a vocabulary of 8,192, two threads on two cores, in one run: tiktoken encodes 1.6 to
+2.4 times as fast as the `tokenizers` library and 1.5 times as fast as rustbpe; the tokens are the same.
 """
 
 from __future__ import annotations

@@ -5,10 +5,15 @@ The counting and merging is the `tokenizers` library's; the same text gives the 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
+from pydantic import ValidationError
+
+from littlelm import registry
+from littlelm.config.base import ComponentConfig
 from littlelm.errors import UserError
 from littlelm.tokenizers.byte_pair import BytePairTokenizer
 from littlelm.tokenizers.configs import BpeTokenizerConfig
@@ -33,7 +38,7 @@ def train_bpe(
 
     regex = GPT2_PATTERN if pattern == "gpt2" else gpt4_pattern(max_digits)
     trained = Tokenizer(models.BPE())
-    trained.pre_tokenizer = pre_tokenizers.Sequence(  # type: ignore[assignment]
+    trained.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(regex), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
@@ -81,8 +86,11 @@ def _weighted(source: Any, size: int) -> list[tuple[Any, float]]:
     return [(part, size / len(parts)) for part in parts]
 
 
-def train_on_sources(config: BpeTokenizerConfig, sources: Sequence[Any], show_progress: bool) -> BytePairTokenizer:
-    """Train what the config describes on the sources' documents. Raises UserError for an empty corpus."""
+def train_on_sources(config: BpeTokenizerConfig, sources: Sequence[Any]) -> BytePairTokenizer:
+    """Train what the config describes on the sources' documents, with progress bars on a terminal.
+
+    Raises UserError for an empty corpus, or one too small for the vocabulary.
+    """
     assert config.vocab_size is not None
     documents = sample_documents(sources, config.train_bytes)
     first = next(documents, None)
@@ -91,19 +99,41 @@ def train_on_sources(config: BpeTokenizerConfig, sources: Sequence[Any], show_pr
             "the text to train the tokenizer on is empty: " + "; ".join(source.describe() for source in sources)
         )
     return train_bpe(
-        _chained(first, documents), config.vocab_size, config.pattern, config.max_digits, show_progress=show_progress
+        _chained(first, documents),
+        config.vocab_size,
+        config.pattern,
+        config.max_digits,
+        show_progress=sys.stderr.isatty(),
     )
 
 
-def train_to_file(config: BpeTokenizerConfig, sources: Sequence[Any], out: str | Path) -> BytePairTokenizer:
-    """Train a tokenizer on documents of `sources` and write it to the file `out` (a tokenizer.json).
+def train_to_file(
+    texts: Sequence[ComponentConfig | str],
+    vocab_size: int,
+    out: str | Path,
+    *,
+    pattern: Literal["gpt4", "gpt2"] = "gpt4",
+    max_digits: int = 2,
+    train_bytes: int = 1_000_000_000,
+) -> BytePairTokenizer:
+    """Train a tokenizer and write it to the file `out` (a tokenizer.json); `tokenizer.path` then names it.
 
-    What `little-lm tokenizer train` does; `tokenizer: {name: bpe, path: OUT}` then uses it.
+    `texts` are configs of sources, or paths and globs, whose suffix says how they are read. The other arguments are
+    the keys of `BpeTokenizerConfig`. Raises UserError for a wrong value, no text, or too little of it.
     """
+    from littlelm.data.source_configs import source_for_files
+
+    values = {"vocab_size": vocab_size, "pattern": pattern, "max_digits": max_digits, "train_bytes": train_bytes}
+    try:
+        config = BpeTokenizerConfig.model_validate(values)
+    except ValidationError as error:
+        problems = (f"{'.'.join(map(str, e['loc'])) or 'tokenizer'}: {e['msg']}" for e in error.errors())
+        raise UserError("; ".join(problems)) from None
+    sources = [registry.build(source_for_files(text) if isinstance(text, str) else text) for text in texts]
     out = Path(out).expanduser()
     if out.is_dir():
         out = out / "tokenizer.json"
-    tokenizer = train_on_sources(config, sources, show_progress=True)
+    tokenizer = train_on_sources(config, sources)
     write_atomically(out, tokenizer.vocabulary.to_json())
     return tokenizer
 

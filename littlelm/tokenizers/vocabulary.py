@@ -26,7 +26,7 @@ BOS = "<|bos|>"
 
 
 def gpt4_pattern(max_digits: int) -> str:
-    """How GPT-4 cuts text (tiktoken's cl100k_base, contractions spelled out), with `max_digits` digits a word at most."""
+    """How GPT-4 cuts text (tiktoken's cl100k_base, contractions spelled out), `max_digits` digits a word at most."""
     contractions = r"'(?:[sdmtSDMT]|[lL][lL]|[vV][eE]|[rR][eE])"
     words = r"[^\r\n\p{L}\p{N}]?+\p{L}+"
     numbers = r"\p{N}" + f"{{1,{max_digits}}}"
