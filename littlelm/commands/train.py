@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
-import time
 from pathlib import Path
 
 from rich.console import Console
@@ -22,7 +22,7 @@ def run_training(file: Path, overrides: list[str]) -> int:
 
     raise_malloc_thresholds()  # before torch allocates anything
     from littlelm.train import distributed
-    from littlelm.train.header import print_header
+    from littlelm.train.header import print_footer, print_header
     from littlelm.train.interrupt import Interrupt
     from littlelm.train.ledger import Ledger
     from littlelm.train.setup import set_up
@@ -39,7 +39,7 @@ def run_training(file: Path, overrides: list[str]) -> int:
             if run.state.step >= run.total_steps and (directory / "summary.json").exists():
                 console.print(f"{directory} is complete ({run.state.step} steps). Next: little-lm sample {directory}")
                 return 0
-            print_header(run, ready)
+            print_header(run, ready.resumed)
             Trainer(run, ready.runner, ready.resumed).train(interrupt)
             if run.interrupted:
                 console.print(
@@ -47,6 +47,7 @@ def run_training(file: Path, overrides: list[str]) -> int:
                     f"To go on: {command_line()}"
                 )
                 return 128 + (interrupt.signal_number or 2)
+            print_footer(run, run.last_records.get("eval", {}))
     finally:
         ledger.close()
         distributed.stop()
@@ -55,6 +56,4 @@ def run_training(file: Path, overrides: list[str]) -> int:
 
 def command_line() -> str:
     """The command that started this process, as a user would type it."""
-    import shlex
-
     return shlex.join(["little-lm", *sys.argv[1:]])

@@ -51,6 +51,7 @@ class TrainingRun:
     peak_source: str
     state: TrainState = field(default_factory=TrainState)
     metrics: dict[str, Any] = field(default_factory=dict)
+    last_records: dict[str, dict[str, Any]] = field(default_factory=dict)  # newest record of each kind
     interrupted: bool = False
     saved_step: int | None = None
 
@@ -106,6 +107,7 @@ class TrainingRun:
             return
         stamp = {"kind": kind, "step": self.state.step, "tokens": self.state.tokens, "seconds": self.ledger.elapsed_seconds()}
         entry = {**stamp, **values}
+        self.last_records[kind] = entry
         for callback in self.callbacks.values():
             callback.on_record(self, entry)
 

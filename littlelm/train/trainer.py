@@ -13,6 +13,7 @@ from littlelm.callbacks.base import Callback
 from littlelm.errors import UserError
 from littlelm.optim import schedule
 from littlelm.optim.clip import clip_grad_norm
+from littlelm.train.header import write_summary
 from littlelm.train.interrupt import Interrupt
 from littlelm.train.run import TrainingRun
 from littlelm.train.step import StepRunner
@@ -52,6 +53,8 @@ class Trainer:
             run.save_checkpoint()
             for callback in self.ordered:
                 callback.on_end(run)
+            if not run.interrupted:
+                write_summary(run, run.last_records.get("eval", {}))
         except BaseException as error:
             for callback in self.ordered:
                 callback.on_error(run, error)
@@ -92,14 +95,12 @@ class Trainer:
                     inputs = inputs.pin_memory().to(run.device, non_blocking=True)
                     targets = targets.pin_memory().to(run.device, non_blocking=True)
                 nll += runner.micro_step(inputs, targets, num_targets, last=end == first_row + rows)
-            max_norm = run.config.train.max_grad_norm
-            norm = float(clip_grad_norm(run.model.parameters(), math.inf if max_norm is None else max_norm))
+            norm = float(clip_grad_norm(run.model.parameters(), run.config.train.max_grad_norm))
             total_nll, wants_stop, clock = run.world.sum(
                 [float(nll), float(interrupt.requested), time.monotonic() if run.is_main else 0.0]
             )
             loss = total_nll / num_targets
-            multipliers = {name: each(step, run.total_steps) for name, each in self.schedules.items()}
-            schedule.apply(optimizer, multipliers)
+            schedule.apply(optimizer, step, run.total_steps, **self.schedules)
             healthy = math.isfinite(loss) and math.isfinite(norm)
             if healthy:
                 optimizer.step()

@@ -1,0 +1,38 @@
+"""`little-lm data ...` and `little-lm tokenizer train`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rich.console import Console
+
+from littlelm.train.configs import load_run
+
+
+def prepare_data(file: Path, overrides: list[str]) -> None:
+    """Prepare FILE's data as `train` would and print the report."""
+    config = load_run(file, overrides).config
+    from littlelm.data.prepare import prepare
+
+    console = Console(highlight=False)
+    prepared = prepare(config.data, config.tokenizer, console)
+    prepared.train_loader(config.global_batch_rows, config.run.seed)  # refuses a corpus smaller than one batch
+    console.print(prepared.report_table())
+
+
+def verify_data(file: Path, overrides: list[str]) -> None:
+    """Check every digest of FILE's prepared data. Raises UserError naming the first file that is damaged."""
+    config = load_run(file, overrides).config
+    from littlelm.data.prepare import prepare
+
+    console = Console(highlight=False)
+    prepared = prepare(config.data, config.tokenizer, console)
+    prepared.verify()
+    console.print(f"all files of {prepared.directory} match their digests")
+
+
+def train_tokenizer(files: list[str], out: Path, vocab_size: int, column: str) -> None:
+    """Train a BPE tokenizer on files or globs and write it to `out`."""
+    from littlelm.tokenizers.bpe import train_to_file
+
+    train_to_file(files, vocab_size, out, column=column, console=Console(highlight=False))

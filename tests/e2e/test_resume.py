@@ -1,0 +1,101 @@
+"""A run that is killed, interrupted or continued ends exactly as one that was left alone."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from conftest import little_lm
+from safetensors.numpy import load_file
+
+DETERMINISTIC = ("step", "tokens", "loss", "lr", "grad_norm", "momentum", "weight_decay", "bits_per_byte", "text")
+
+
+def metrics(directory):
+    """Every record, without what depends on the clock."""
+    records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+    return [{"kind": r["kind"], **{k: r[k] for k in DETERMINISTIC if k in r}} for r in records]
+
+
+def weights(directory):
+    """All tensors of the final checkpoint, by file and name."""
+    last = sorted((directory / "checkpoints").glob("step-*"))[-1]
+    return {(file.name, name): array for file in last.glob("*.safetensors") for name, array in load_file(file).items()}
+
+
+def assert_same_run(left, right):
+    a, b = weights(left), weights(right)
+    assert a.keys() == b.keys()
+    for key in a:
+        assert a[key].tobytes() == b[key].tobytes(), f"{key} differs"
+    assert metrics(left) == metrics(right)
+
+
+def wait_for_step(process, directory, step):
+    deadline = time.monotonic() + 120
+    while time.monotonic() < deadline:
+        assert process.poll() is None, process.communicate()
+        path = directory / "metrics.jsonl"
+        if path.exists() and f'"step": {step},' in path.read_text().replace('"step":', '"step": ').replace("  ", " "):
+            return
+        time.sleep(0.005)
+    raise AssertionError(f"step {step} never came")
+
+
+def start(file, *overrides):
+    options = [item for override in overrides for item in ("--set", override)]
+    command = [sys.executable, "-m", "littlelm.cli", "train", str(file), *options]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+@pytest.fixture
+def undisturbed(tiny, tmp_path):
+    directory = tmp_path / "undisturbed"
+    done = little_lm("train", tiny, "--set", f"run.dir={directory}")
+    assert done.returncode == 0, done.stderr
+    return directory
+
+
+def test_resume_is_bitwise(tiny, tmp_path, undisturbed):
+    """20 steps == 12 + kill -9 + the same command: weights, optimizer, RNG and metrics, atol = rtol = 0."""
+    process = start(tiny)
+    wait_for_step(process, tmp_path / "run", 12)
+    process.send_signal(signal.SIGKILL)
+    process.communicate()
+    assert not (tmp_path / "run" / "summary.json").exists()
+    again = little_lm("train", tiny)
+    assert again.returncode == 0, again.stderr
+    assert_same_run(tmp_path / "run", undisturbed)
+
+
+@pytest.mark.parametrize("sent", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_saves_at_the_step_boundary_and_says_how_to_go_on(tiny, tmp_path, undisturbed, sent):
+    process = start(tiny)
+    wait_for_step(process, tmp_path / "run", 7)
+    process.send_signal(sent)
+    output, errors = process.communicate(timeout=60)
+    assert process.returncode == 128 + sent, errors
+    assert "little-lm train" in output
+    assert "Traceback" not in errors
+    again = little_lm("train", tiny)
+    assert again.returncode == 0, again.stderr
+    assert_same_run(tmp_path / "run", undisturbed)
+
+
+def test_a_complete_run_is_left_alone(tiny, undisturbed):
+    before = (undisturbed / "metrics.jsonl").read_bytes()
+    again = little_lm("train", tiny, "--set", f"run.dir={undisturbed}")
+    assert again.returncode == 0
+    assert "is complete" in again.stdout
+    assert (undisturbed / "metrics.jsonl").read_bytes() == before
+
+
+def test_a_changed_config_is_refused_and_a_longer_run_goes_on(tiny, undisturbed):
+    changed = little_lm("train", tiny, "--set", f"run.dir={undisturbed}", "--set", "optimizer.matrix.lr=0.5")
+    assert changed.returncode == 2
+    assert "optimizer.matrix.lr: 0.02 then, 0.5 now" in changed.stderr
+    longer = little_lm("train", tiny, "--set", f"run.dir={undisturbed}", "--set", "run.steps=22")
+    assert longer.returncode == 0, longer.stderr
+    assert max(record["step"] for record in metrics(undisturbed)) == 22
