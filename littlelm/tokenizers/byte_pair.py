@@ -1,7 +1,8 @@
 """Byte-pair encoding on tiktoken's engine.
 
-Measured on 17 MB of English with a vocabulary of 8,192, two threads on two cores, in one run: tiktoken encodes 1.6 to
-2.4 times as fast as the `tokenizers` library and 1.5 times as fast as rustbpe; the tokens are the same.
+Measured with a vocabulary of 8,192 on two cores, two threads each, ratios within one run: tiktoken encodes 1.6 to 4
+times as fast as the `tokenizers` library (short documents to long ones) and 1.5 times as fast as rustbpe; the tokens
+are the same.
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -153,14 +154,22 @@ def read_merges(tokenizer_json: str) -> list[tuple[bytes, bytes]]:
 
 
 def write_atomically(path: Path, content: str) -> None:
-    """Write a text file so that a reader, or a crash, sees the old file or the new one and nothing between."""
-    path.parent.mkdir(parents=True, exist_ok=True)
+    """Write a text file so that a reader, or a crash, sees the old file or the new one and nothing between.
+
+    Raises UserError when the place cannot be written, e.g. for want of room.
+    """
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with temporary.open("w", encoding="utf-8") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("w", encoding="utf-8") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    except OSError as error:
+        with suppress(OSError):  # there may be nothing to clear away
+            temporary.unlink()
+        raise UserError(f"cannot write the tokenizer to '{path}': {error.strerror}") from None
 
 
 class _NotPlain(Exception):

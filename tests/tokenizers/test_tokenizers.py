@@ -250,9 +250,9 @@ def test_training_gives_exactly_the_tokens_asked_for(bpe: BytePairTokenizer) -> 
 
 
 def test_digits_are_kept_apart_as_asked(bpe: BytePairTokenizer) -> None:
-    text = "in the years 2024 20242024 12345 of numbers " * 500
+    text = "2024 20242024 12345 " * 500 + "abcdefghijklmnopqrstuvwxyz " * 99
     for digits in (1, 2, 3):
-        tokenizer = train_bpe([text], 285, max_digits=digits)
+        tokenizer = train_bpe([text], 270, max_digits=digits)
         longest = max((token for token in tokenizer.vocabulary.tokens if token and token.isdigit()), key=len)
         assert len(longest) == digits
 
@@ -368,6 +368,12 @@ def test_a_missing_or_foreign_file_is_one_error(tmp_path: Path) -> None:
         BpeTokenizerConfig(path=str(tmp_path / "bad.json")).planned_vocab_size()
     with pytest.raises(UserError, match="no source is given"):
         build_bpe(BpeTokenizerConfig(vocab_size=300))
+
+
+def test_a_place_that_cannot_be_written_is_one_error(bpe: BytePairTokenizer, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(UserError, match="cannot write the tokenizer"):
+        bpe.save(tmp_path / "file" / "deeper")
 
 
 def test_other_merges_than_gpt2s_are_refused(tmp_path: Path) -> None:
