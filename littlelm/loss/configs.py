@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 
@@ -32,8 +32,8 @@ class ChunkedLossConfig(ComponentConfig):
     z_loss: float = Field(
         0.0, ge=0, description="weight of the squared log-normaliser in the objective; keeps logits from drifting"
     )
-    chunk_tokens: Count | Literal["auto"] = Field(
-        "auto", ge=1, description="tokens whose logits exist at one time; auto: chosen from the vocabulary and device"
+    chunk_tokens: Annotated[Count, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="tokens whose logits exist at one time; auto: chosen from the vocabulary and device"
     )
     compile: bool = Field(
         True, description="torch.compile the softmax of a chunk; falls back to eager, saying so, when it fails"
