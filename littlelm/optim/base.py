@@ -87,6 +87,9 @@ class NamedOptimizer(torch.optim.Optimizer):
             self.update_group(group)
         return loss
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        load_into(self, state_dict)
+
     def state_tensors(self) -> dict[str, Tensor]:
         """The whole state, `<parameter name>.<state>` -> tensor; `<parameter name>.step` is an int64 scalar.
 
@@ -114,6 +117,19 @@ class NamedOptimizer(torch.optim.Optimizer):
             for name, parameter in zip(group["names"], group["params"], strict=True):
                 for key, value in self.state[parameter].items():
                     value.copy_(tensors[f"{name}.{key}"])
+
+
+@torch.no_grad()
+def load_into(optimizer: torch.optim.Optimizer, state_dict: dict[str, Any]) -> None:
+    """Copy a `state_dict()` into the state and groups that `optimizer` has.
+
+    torch's own loading would cast fp32 moments of bf16 weights to bf16, and share the tensors with their source.
+    """
+    for group, saved in zip(optimizer.param_groups, state_dict["param_groups"], strict=True):
+        for parameter, index in zip(group["params"], saved["params"], strict=True):
+            for key, value in optimizer.state[parameter].items():
+                value.copy_(state_dict["state"][index][key])
+        group.update({key: value for key, value in saved.items() if key != "params"})
 
 
 def role_of(name: str, roles: dict[str, str]) -> str:

@@ -12,7 +12,7 @@ from torch.nn import Parameter
 from littlelm import registry
 from littlelm.config.base import ComponentConfig
 from littlelm.errors import UserError
-from littlelm.optim.base import check_same_tensors, role_of
+from littlelm.optim.base import check_same_tensors, load_into, role_of
 from littlelm.optim.configs import CompositeConfig
 
 
@@ -52,16 +52,8 @@ class Composite(torch.optim.Optimizer):
         super().__init__([group for part in self.parts for group in part.param_groups], {})
         for part in self.parts:
             self.state.update(part.state)
-        self._share()
-
-    def _share(self) -> None:
-        """Make groups and state of the parts the very objects that this optimizer has."""
-        position = 0
-        for part in self.parts:
-            count = len(part.param_groups)
-            part.param_groups = self.param_groups[position : position + count]
             part.state = self.state
-            position += count
+        self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:
@@ -75,8 +67,7 @@ class Composite(torch.optim.Optimizer):
         return loss
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        super().load_state_dict(state_dict)  # puts new groups and a new state in place
-        self._share()
+        load_into(self, state_dict)
 
     def state_tensors(self) -> dict[str, Tensor]:
         """The whole state of all parts, `<parameter name>.<state>` -> tensor."""
