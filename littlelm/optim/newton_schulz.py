@@ -26,6 +26,10 @@ POLAR_EXPRESS = (
 )
 POLAR_EXPRESS_SAFETY = 1.02  # the input's norm is pushed below 1 by this much, for the rounding errors of bf16
 
+# On the CPU a stack is taken in blocks that stay in the cache from product to product: 1.15 times as fast for 24
+# matrices of (384, 384), 1.2 times for 12 of (384, 1536), than the whole stack at once.
+_CPU_BLOCK_BYTES = 2 * 2**20
+
 _EPSILON = 1e-7  # keeps a zero matrix zero
 
 
@@ -39,6 +43,14 @@ def orthogonalize(stack: Tensor, coefficients: str = "polar_express", steps: int
 
     A zero matrix stays zero. Wide and tall matrices both take the small product, (min, min).
     """
+    if stack.device.type == "cpu":
+        size = max(1, _CPU_BLOCK_BYTES // (stack.size(-2) * stack.size(-1) * stack.element_size()))
+        if size < stack.size(0):
+            return torch.cat([_iterate(block, coefficients, steps) for block in torch.split(stack, size)])
+    return _iterate(stack, coefficients, steps)
+
+
+def _iterate(stack: Tensor, coefficients: str, steps: int) -> Tensor:
     tall = stack.size(-2) > stack.size(-1)
     x = stack.mT if tall else stack  # (K, m, n), m <= n
     safety = POLAR_EXPRESS_SAFETY if coefficients == "polar_express" else 1.0
