@@ -17,7 +17,9 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     add_completion=False,
 )
-config_app = typer.Typer(help="Look at run files: what is resolved, what differs, what is allowed.", no_args_is_help=True)
+config_app = typer.Typer(
+    help="Look at run files: what is resolved, what differs, what is allowed.", no_args_is_help=True
+)
 data_app = typer.Typer(help="Prepare and check training data.", no_args_is_help=True)
 tokenizer_app = typer.Typer(help="Train tokenizers.", no_args_is_help=True)
 schedule_app = typer.Typer(help="Look at schedules.", no_args_is_help=True)
@@ -159,7 +161,9 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def options(
-    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")] = False,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="print the version")
+    ] = False,
 ) -> None:
     """Options of every command."""
 

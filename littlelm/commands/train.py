@@ -43,8 +43,7 @@ def run_training(file: Path, overrides: list[str]) -> int:
             Trainer(run, ready.runner, ready.resumed).train(interrupt)
             if run.interrupted:
                 console.print(
-                    f"stopped at step {run.state.step} of {run.total_steps} and saved. "
-                    f"To go on: {command_line()}"
+                    f"stopped at step {run.state.step} of {run.total_steps} and saved. To go on: {command_line()}"
                 )
                 return 128 + (interrupt.signal_number or 2)
             print_footer(run, run.last_records.get("eval", {}))

@@ -64,7 +64,7 @@ class TransformerConfig(ComponentConfig):
     init_std: float | None = Field(
         None,
         gt=0,
-        description="standard deviation of every weight (GPT-2: 0.02); null: 1/hidden_size^0.5 for matrices, zero for the "
+        description="standard deviation of every weight (GPT-2: 0.02); null: 1/hidden_size^0.5 for matrices, 0 for the "
         "projections back into the residual stream, 1 for the embedding, 0.001 for the head",
     )
 

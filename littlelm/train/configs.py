@@ -42,7 +42,9 @@ class TrainSection(ConfigModel):
     compile: bool = Field(True, description="torch.compile the step; falls back to eager, saying so, when it fails")
     device: Literal["auto", "cpu", "cuda"] = Field("auto", description="auto: CUDA when there is one")
     max_bad_steps: int = Field(
-        3, ge=0, description="consecutive steps with a non-finite loss or gradient that are skipped before the run stops"
+        3,
+        ge=0,
+        description="consecutive steps with a non-finite loss or gradient that are skipped before the run stops",
     )
 
 
@@ -72,7 +74,9 @@ class RunConfig(ConfigModel):
     weight_decay_scheduler: Annotated[ComponentConfig | None, ComponentOf("scheduler")] = Field(
         None, description="multiplier of the weight decay"
     )
-    precision: Annotated[ComponentConfig, ComponentOf("precision")] = Field(description="dtypes of weights and products")
+    precision: Annotated[ComponentConfig, ComponentOf("precision")] = Field(
+        description="dtypes of weights and products"
+    )
     loss: Annotated[ComponentConfig, ComponentOf("loss")] = Field(description="cross-entropy over the vocabulary")
     train: TrainSection
     budget: BudgetSection = Field(default_factory=BudgetSection)
@@ -107,8 +111,8 @@ class RunConfig(ConfigModel):
             lower = self.train.global_batch_tokens // length * length
             yield (
                 ("train", "global_batch_tokens"),
-                f"global_batch_tokens {self.train.global_batch_tokens} is no multiple of data.sequence_length {length}; "
-                f"nearest: {lower or length} or {lower + length}",
+                f"global_batch_tokens {self.train.global_batch_tokens} is no multiple of data.sequence_length "
+                f"{length}; nearest: {lower or length} or {lower + length}",
             )
         positions = getattr(self.model, "max_position_embeddings", None)
         if positions is not None and length > positions:

@@ -10,7 +10,8 @@ import torch
 
 from littlelm import registry
 from littlelm.errors import UserError
-from littlelm.tokenizers import check_fingerprint, load as load_tokenizer
+from littlelm.tokenizers import check_fingerprint
+from littlelm.tokenizers import load as load_tokenizer
 from littlelm.train import distributed
 from littlelm.train.checkpoint import latest_checkpoint, load_checkpoint
 from littlelm.train.configs import RunConfig, load_run

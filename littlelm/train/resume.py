@@ -32,8 +32,8 @@ def compare_configs(saved_text: str, config: RunConfig, checkpoint: Path) -> lis
     if breaking:
         lines = "\n".join(f"  {item.key}: {item.before!r} then, {item.after!r} now" for item in breaking)
         raise UserError(
-            f"{checkpoint.parent.parent} holds a run of another config, so it cannot be continued with this one:\n{lines}\n"
-            "Undo these changes to go on, or give the new run its own name (--set run.name=...) or directory "
+            f"{checkpoint.parent.parent} holds a run of another config, so it cannot be continued with this one:\n"
+            f"{lines}\nUndo these changes to go on, or give the new run its own name (--set run.name=...) or directory "
             "(--set run.dir=...)"
         )
     return changes

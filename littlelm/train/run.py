@@ -105,7 +105,12 @@ class TrainingRun:
         """Hand one event to every callback (main process only)."""
         if not self.is_main:
             return
-        stamp = {"kind": kind, "step": self.state.step, "tokens": self.state.tokens, "seconds": self.ledger.elapsed_seconds()}
+        stamp = {
+            "kind": kind,
+            "step": self.state.step,
+            "tokens": self.state.tokens,
+            "seconds": self.ledger.elapsed_seconds(),
+        }
         entry = {**stamp, **values}
         self.last_records[kind] = entry
         for callback in self.callbacks.values():

@@ -16,8 +16,8 @@ from littlelm.config.load import dump
 from littlelm.data.prepare import prepare
 from littlelm.errors import UserError
 from littlelm.plan.flops import flops_per_token
-from littlelm.plan.hardware import peak_of_device
 from littlelm.plan.memory import activation_bytes_per_row
+from littlelm.plan.peak import peak_of_device
 from littlelm.train import distributed, micro_batch, rng
 from littlelm.train.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from littlelm.train.configs import RunConfig
@@ -85,6 +85,7 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
     world = distributed.start(device)
     if world.is_main:
         make_run_directory(directory, config)
+        ledger.write()
         prepared.tokenizer.save(directory / "tokenizer")
     rng.seed_everything(config.run.seed)
     precision = registry.build(config.precision, device.type)
@@ -150,9 +151,7 @@ def choose_micro_batch(
     else:
         free = psutil.virtual_memory().available // max(1, world.size)
     per_row = activation_bytes_per_row(config.model, config.data.sequence_length, model.compute_dtype.itemsize)
-    chosen, reason = micro_batch.auto_micro_batch(
-        rows, config.data.sequence_length, per_row, free, world.device.type
-    )
+    chosen, reason = micro_batch.auto_micro_batch(rows, config.data.sequence_length, per_row, free, world.device.type)
     if world.device.type == "cuda":
         chosen = probe_memory(config, runner, world, rows, chosen)
     if world.is_main:
@@ -173,8 +172,8 @@ def probe_memory(config: RunConfig, runner: StepRunner, world: World, rows: int,
             smaller = micro_batch.next_smaller(rows, chosen)
             if smaller is None:
                 raise UserError(
-                    f"one row of {length} tokens does not fit into the GPU's memory; shorten data.sequence_length, make the "
-                    "model smaller, or store weights in bf16 (precision.master: bf16)"
+                    f"one row of {length} tokens does not fit into the GPU's memory; shorten data.sequence_length, "
+                    "make the model smaller, or store weights in bf16 (precision.master: bf16)"
                 ) from None
             chosen = smaller
         finally:
@@ -185,6 +184,19 @@ def probe_memory(config: RunConfig, runner: StepRunner, world: World, rows: int,
         torch.distributed.all_reduce(least, op=torch.distributed.ReduceOp.MIN)
         chosen = int(least)
     return chosen
+
+
+def seconds_after(metrics: Path, step: int) -> float:
+    """Seconds of the training steps after `step` in metrics.jsonl: work that a kill made to be done again."""
+    total = 0.0
+    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue  # the torn last line of a killed process
+        if record.get("kind") == "train" and record["step"] > step:
+            total += record.get("step_seconds") or 0.0
+    return total
 
 
 def restore(run: TrainingRun, checkpoint: Checkpoint, path: Path) -> None:
@@ -200,5 +212,7 @@ def restore(run: TrainingRun, checkpoint: Checkpoint, path: Path) -> None:
             parameter.copy_(saved[name])
     run.optimizer.load_state_tensors(checkpoint.tensors("optimizer"))
     rng.restore(checkpoint.tensors("rng"))
+    if run.is_main:
+        run.ledger.move("train", "lost", seconds_after(run.directory / "metrics.jsonl", checkpoint.state["step"]))
     run.state = TrainState(checkpoint.state["step"], checkpoint.state["tokens"])
     run.saved_step = run.state.step

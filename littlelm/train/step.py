@@ -26,7 +26,9 @@ class StepModule(nn.Module):
         """(B, T) int64 inputs and targets -> (objective_sum, nll_sum), fp32 scalars."""
         hidden = self.forward_model(inputs)  # (B, T, D)
         model: Any = self.model
-        return self.loss(hidden.flatten(0, 1), model.head_weight, targets.flatten(), model.vocab_size, model.logit_softcap)
+        return self.loss(
+            hidden.flatten(0, 1), model.head_weight, targets.flatten(), model.vocab_size, model.logit_softcap
+        )
 
 
 class StepRunner:

@@ -122,9 +122,9 @@ class Trainer:
         self.bad_steps = 0 if healthy else self.bad_steps + 1
         if self.bad_steps > limit:
             raise UserError(
-                f"step {self.run.state.step + 1}: the loss is {loss} and the gradient norm {norm}, {self.bad_steps} steps in a "
-                f"row (train.max_bad_steps is {limit}); nothing of them was applied. Lower the learning rate, lengthen the "
-                f"warm-up, or go on from an earlier checkpoint in {self.run.checkpoints}"
+                f"step {self.run.state.step + 1}: the loss is {loss} and the gradient norm {norm}, "
+                f"{self.bad_steps} steps in a row (train.max_bad_steps is {limit}); nothing of them was applied. Lower the learning rate, "
+                f"lengthen the warm-up, or go on from an earlier checkpoint in {self.run.checkpoints}"
             )
 
     def _metrics(self, loss: float, norm: float, seconds: float, waited: float, healthy: bool) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Trainer:
         if run.peak_flops:
             metrics["mfu"] = run.flops_per_token * tokens_per_second / (run.peak_flops * run.world.size)
         if run.usd_per_hour is not None:
-            metrics["usd"] = run.ledger.elapsed_seconds() / 3600 * run.usd_per_hour
+            metrics["usd"] = run.ledger.usd()
         if not healthy:
             metrics["skipped"] = True
         return metrics

@@ -1,0 +1,79 @@
+"""What a run ran on: versions, code, machine. Written beside the results so that they can be explained later."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import torch
+
+from littlelm import __version__
+from littlelm.precision.standard import cpu_flags
+
+SCHEMA_VERSION = 1
+_PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "tiktoken", "pyarrow", "pydantic", "triton")
+_FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512f", "avx2")
+
+
+def _git(*arguments: str) -> str | None:
+    """Output of a git command in the current directory, None without git or outside a repository."""
+    try:
+        done = subprocess.run(["git", *arguments], capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _cpu_model() -> str:
+    try:
+        with Path("/proc/cpuinfo").open(encoding="utf-8", errors="replace") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        return platform.processor()
+    return platform.processor()
+
+
+def describe_environment() -> dict[str, Any]:
+    """A JSON-able description of software and hardware."""
+    status = _git("status", "--porcelain", "--untracked-files=no")
+    flags = cpu_flags()
+    return {
+        "schema_version": SCHEMA_VERSION,
+        "little_lm": __version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        "git_commit": _git("rev-parse", "HEAD"),
+        "git_dirty": None if status is None else bool(status),
+        "command": sys.argv,
+        "cpu": {
+            "model": _cpu_model(),
+            "cores": psutil.cpu_count(logical=False),
+            "threads": os.cpu_count(),
+            "torch_threads": torch.get_num_threads(),
+            "flags": [flag for flag in _FLAGS if flag in flags],
+            "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        },
+        "gpus": [
+            {
+                "name": torch.cuda.get_device_name(index),
+                "memory_gib": round(torch.cuda.get_device_properties(index).total_memory / 2**30, 1),
+            }
+            for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)
+        ],
+    }
