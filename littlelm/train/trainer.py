@@ -123,8 +123,8 @@ class Trainer:
         if self.bad_steps > limit:
             raise UserError(
                 f"step {self.run.state.step + 1}: the loss is {loss} and the gradient norm {norm}, "
-                f"{self.bad_steps} steps in a row (train.max_bad_steps is {limit}); nothing of them was applied. Lower the learning rate, "
-                f"lengthen the warm-up, or go on from an earlier checkpoint in {self.run.checkpoints}"
+                f"{self.bad_steps} steps in a row (train.max_bad_steps is {limit}); nothing of them was applied. "
+                f"Lower the learning rate, lengthen the warm-up, or go on from an earlier checkpoint in {self.run.checkpoints}"
             )
 
     def _metrics(self, loss: float, norm: float, seconds: float, waited: float, healthy: bool) -> dict[str, Any]:
