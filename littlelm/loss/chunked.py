@@ -103,15 +103,15 @@ def chunked_cross_entropy(
     nll = torch.empty_like(objective)
     grad_hidden = torch.empty_like(hidden) if hidden_gradient else hidden.new_empty(0)
     grad_weight = torch.empty_like(weight, dtype=torch.float32) if weight_gradient else weight.new_empty(0)
+    product = torch.empty_like(cast) if weight_gradient and hidden.dtype != torch.float32 else None
     chunk_targets = torch.full_like(targets[:1], IGNORE).repeat(size)
     key = (size, vocab_size, weight.size(0), hidden.dtype, hidden.device, softcap, z_loss, with_gradient)
     for start in range(0, tokens, size):
         stop = min(start + size, tokens)
         count = stop - start
         torch.mm(hidden[start:stop], cast.t(), out=logits[:count])  # (C, V_padded)
-        # A last chunk that is not full runs in the shape of the others: its other rows are ignored ones.
+        # A last chunk that is not full runs in the shape of the others; what its other rows give is not read.
         chunk_targets[:count].copy_(targets[start:stop])
-        chunk_targets[count:].fill_(IGNORE)
         arguments = (logits[:, :vocab_size], chunk_targets, softcap, z_loss, with_gradient)
         values = _compiled_rows(key, *arguments) if compiled else _rows_in_blocks(*arguments)
         objective[start:stop].copy_(values[0][:count])
@@ -121,7 +121,7 @@ def chunked_cross_entropy(
         if hidden_gradient:
             torch.mm(gradient, cast, out=grad_hidden[start:stop])
         if weight_gradient:
-            _accumulate(grad_weight, gradient.t(), hidden[start:stop], first=start == 0)
+            _accumulate(grad_weight, gradient.t(), hidden[start:stop], product, first=start == 0)
     return objective, nll, grad_hidden, grad_weight.to(weight.dtype)
 
 
@@ -149,14 +149,16 @@ def _power_of_two_from(tokens: int) -> int:
     return 1 << max(0, tokens - 1).bit_length()
 
 
-def _accumulate(total: Tensor, left: Tensor, right: Tensor, *, first: bool) -> None:
-    """total (fp32) += left @ right, or = when `first`."""
-    if left.dtype == torch.float32:
+def _accumulate(total: Tensor, left: Tensor, right: Tensor, product: Tensor | None, *, first: bool) -> None:
+    """total (fp32) += left @ right, or = when `first`; `product` is memory for it where it is not fp32 itself."""
+    if product is None:
         total.addmm_(left, right, beta=0.0 if first else 1.0)
-    elif first:
-        total.copy_(torch.mm(left, right))
+        return
+    torch.mm(left, right, out=product)
+    if first:
+        total.copy_(product)
     else:
-        total.add_(torch.mm(left, right))
+        total.add_(product)
 
 
 class _Sum(torch.autograd.Function):

@@ -19,7 +19,7 @@ from littlelm.optim.configs import CompositeConfig
 class Composite(torch.optim.Optimizer):
     """One optimizer whose groups are those of its `parts`, one part an entry of the config that has parameters.
 
-    Groups and state are shared with the parts, so that whoever changes a group here changes it there.
+    Groups and states are the very dicts of the parts: whoever changes a group here changes it there.
 
     Raises:
         UserError: a parameter has no role, or its role no optimizer.
@@ -52,7 +52,6 @@ class Composite(torch.optim.Optimizer):
         super().__init__([group for part in self.parts for group in part.param_groups], {})
         for part in self.parts:
             self.state.update(part.state)
-            part.state = self.state
         self.param_groups = [group for part in self.parts for group in part.param_groups]
 
     @torch.no_grad()

@@ -71,8 +71,8 @@ class MuonConfig(ComponentConfig):
     )
     compile: bool = Field(
         False,
-        description="torch.compile the step, one graph a matrix shape, falling back to eager and saying so; spares a GPU "
-        "many small kernels, and a CPU 4 % of the step for some 5 s of compilation a shape",
+        description="torch.compile the step, one graph a matrix shape, falling back to eager and saying so; spares a "
+        "GPU many small kernels, and a CPU 4 % of the step for some 5 s of compilation a shape",
     )
 
     @model_validator(mode="after")

@@ -121,9 +121,10 @@ def test_resume_is_bitwise_for_the_optimizer_state(stochastic):
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_torchs_own_state_dict_round_trips_too(dtype):
+@pytest.mark.parametrize("settings", [config(), AdamWConfig()], ids=lambda settings: settings.name)
+def test_torchs_own_state_dict_round_trips_too(dtype, settings):
     first, second = parameters(dtype), parameters(dtype)
-    one, two = build(first), build(second)
+    one, two = build(first, settings), build(second, settings)
     step(one, first, 0)
     two.load_state_dict(one.state_dict())
     with torch.no_grad():
