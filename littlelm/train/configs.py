@@ -35,7 +35,7 @@ class TrainSection(ConfigModel):
     """The training step: batch, clipping, compilation, where it runs."""
 
     global_batch_tokens: Count = Field(ge=1, description="tokens of one optimizer step, over all processes")
-    micro_batch: Count | Literal["auto"] = Field(
+    micro_batch: Annotated[Count, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="rows of one forward/backward pass of one process; auto: the most that fits"
     )
     max_grad_norm: float | None = Field(1.0, gt=0, description="clip the gradient to this global norm; null: never")
