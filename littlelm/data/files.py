@@ -1,0 +1,127 @@
+"""Durable writing of prepared data: digests taken while writing, fsync, one rename."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from rich.console import Console
+
+from littlelm.errors import UserError
+
+
+class DigestedFile:
+    """A file being written; `close` fsyncs it and gives its size and sha256."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._file = path.open("wb")
+        self._digest = hashlib.sha256()
+        self._size = 0
+
+    def write(self, array: NDArray[Any]) -> None:
+        """Append the array's bytes."""
+        data = np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
+        self._file.write(data)
+        self._digest.update(data)
+        self._size += len(data)
+
+    def close(self) -> dict[str, Any]:
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        return {"name": self.path.name, "bytes": self._size, "sha256": self._digest.hexdigest()}
+
+
+def write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
+    """Write the raw bytes of an array durably; returns name, bytes, sha256."""
+    file = DigestedFile(path)
+    file.write(array)
+    return file.close()
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Write JSON durably."""
+    with path.open("w", encoding="utf-8") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def commit(temporary: Path, target: Path) -> None:
+    """Give a finished directory its name, durably."""
+    for path in (temporary, target.parent):
+        if path is target.parent:
+            temporary.rename(target)
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
+def check_file(path: Path, entry: dict[str, Any], digest: bool) -> None:
+    """Raise UserError unless the file has the recorded size (and, if asked, sha256)."""
+    if not path.is_file():
+        raise UserError(f"{path}: missing from the prepared data; delete {path.parent} to prepare it anew")
+    if path.stat().st_size != entry["bytes"]:
+        raise UserError(
+            f"{path}: {path.stat().st_size} bytes instead of {entry['bytes']}; delete {path.parent} to prepare it anew"
+        )
+    if digest:
+        with path.open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
+                raise UserError(
+                    f"{path}: damaged (its sha256 is not the recorded one); delete {path.parent} to prepare it anew"
+                )
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, console: Console) -> Iterator[None]:
+    """Hold a lock file; a second process waits and says so. The lock dies with its process."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            console.print("another process prepares the same data; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
+@contextlib.contextmanager
+def explained(directory: Path) -> Iterator[None]:
+    """Turn failures of the disk into one clear UserError."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise UserError(
+                f"{directory}: no space left on the disk while preparing data; nothing half-done is kept. Free space "
+                "or set data.cache_dir to another disk"
+            ) from None
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+            raise UserError(
+                f"{error.filename or directory}: {error.strerror}; set data.cache_dir to a place you can write"
+            ) from None
+        raise
+
+
+def check_room(directory: Path, needed: int) -> None:
+    """Raise UserError when the disk has less than `needed` bytes free."""
+    free = shutil.disk_usage(directory).free
+    if needed > free:
+        raise UserError(
+            f"{directory}: preparing this corpus needs about {needed / 1e9:.1f} GB, the disk has {free / 1e9:.1f} GB "
+            "free; free space or set data.cache_dir to another disk"
+        )

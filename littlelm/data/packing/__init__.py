@@ -1,0 +1,1 @@
+"""Documents -> rows of one length."""
