@@ -70,7 +70,7 @@ class Trainer:
             if every is None:
                 continue
             elapsed = self.clock - self.fired_at[id(callback)]
-            if every.due(run.state.step - 1, run.state.step, run.tokens_per_step, run.total_steps, elapsed):
+            if every.due(run.state.step, run.tokens_per_step, run.total_steps, elapsed):
                 self.fired_at[id(callback)] = self.clock
                 callback.on_due(run)
 

@@ -1,0 +1,71 @@
+"""metrics.jsonl: one JSON object a line, without a seam across restarts."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any, TextIO
+
+from littlelm.callbacks.base import Callback, Run
+from littlelm.train.filesystem import write_atomically
+
+
+def json_line(record: dict[str, Any]) -> str:
+    """A record as strict JSON: NaN and infinities, which JSON lacks, become null."""
+    clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in record.items()}
+    return json.dumps(clean, allow_nan=False, ensure_ascii=False) + "\n"
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """All whole records of a metrics.jsonl; the torn last line of a killed process is left out."""
+    records = []
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+        try:
+            record = json.loads(line)
+        except ValueError:
+            continue
+        if isinstance(record, dict):
+            records.append(record)
+    return records
+
+
+def records_up_to(records: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
+    """What stays when a run goes on from the checkpoint of `step`.
+
+    Training records of that step and before, and other records before it: what came after the save of `step`
+    (evaluations, samples) happens again.
+    """
+    return [r for r in records if r["step"] < step or (r["step"] == step and r["kind"] == "train")]
+
+
+class MetricsCallback(Callback):
+    """See `MetricsConfig`."""
+
+    file: TextIO | None = None
+
+    def on_start(self, run: Run) -> None:
+        if not run.is_main:
+            return
+        path = run.directory / "metrics.jsonl"
+        kept = records_up_to(read_metrics(path), run.state.step)
+        write_atomically(path, "".join(map(json_line, kept)).encode())
+        self.file = path.open("a", encoding="utf-8")
+
+    def on_record(self, run: Run, record: dict[str, Any]) -> None:
+        if self.file is None or (record["kind"] == "train" and not self._wanted(run)):
+            return
+        self.file.write(json_line(record))
+        self.file.flush()
+
+    def _wanted(self, run: Run) -> bool:
+        assert self.every is not None
+        return self.every.due(run.state.step, run.tokens_per_step, run.total_steps, 0.0) or self.every.unit == "seconds"
+
+    def on_end(self, run: Run) -> None:
+        if self.file is not None:
+            self.file.close()
+            self.file = None
+
+    def on_error(self, run: Run, error: BaseException) -> None:
+        self.on_end(run)

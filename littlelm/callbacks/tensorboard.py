@@ -1,0 +1,45 @@
+"""TensorBoard event files, local."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from littlelm.callbacks.base import Callback, Run
+
+_STAMPS = {"kind", "step", "tokens", "seconds"}
+
+
+class TensorBoardCallback(Callback):
+    """Every number of a record as a curve over steps, every text as text."""
+
+    writer: Any = None
+
+    def on_start(self, run: Run) -> None:
+        if run.is_main:
+            from torch.utils.tensorboard import SummaryWriter
+
+            # Points after the step we go on from were written by a process that was killed: they come again.
+            self.writer = SummaryWriter(str(run.directory / "tensorboard"), purge_step=run.state.step + 1)
+
+    def on_record(self, run: Run, record: dict[str, Any]) -> None:
+        if self.writer is None:
+            return
+        kind, step = record["kind"], record["step"]
+        assert self.every is not None
+        if kind == "train" and not self.every.due(step, run.tokens_per_step, run.total_steps, float("inf")):
+            return
+        for key, value in record.items():
+            if key in _STAMPS or isinstance(value, bool):
+                continue
+            if isinstance(value, (int, float)):
+                self.writer.add_scalar(f"{kind}/{key}", value, step)
+        if kind == "sample":
+            self.writer.add_text(f"sample/{record['prompt']}", record["prompt"] + record["text"], step)
+
+    def on_end(self, run: Run) -> None:
+        if self.writer is not None:
+            self.writer.close()
+            self.writer = None
+
+    def on_error(self, run: Run, error: BaseException) -> None:
+        self.on_end(run)
