@@ -53,7 +53,7 @@ def load(
     shapes = shapes_of(root)
     tree = Node({}, Origin(str(path), 1, 1))
     if defaults is not None:
-        tree = _relabel(read_yaml(defaults))
+        tree = merge_mapping(None, _relabel(read_yaml(defaults)), shapes)
     for _, layer in layers:
         tree = merge_mapping(tree, layer, shapes)
     for text in overrides or []:

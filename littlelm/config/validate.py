@@ -106,7 +106,7 @@ class _Walker:
     def child(self, node: Node, shape: Shape, path: Path) -> Any:
         if shape.holds is Holds.VALUE:
             return node.plain()
-        if node.value is None and shape.holds in (Holds.COMPONENT, Holds.SECTION):
+        if node.value is None and shape.holds is not Holds.COMPONENT_DICT:
             return None  # pydantic says whether null is allowed here
         if shape.section is not None:
             return self._or_wrong(self.section(node, shape.section, path))

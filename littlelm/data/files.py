@@ -58,16 +58,20 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         os.fsync(file.fileno())
 
 
+def sync_directory(path: Path) -> None:
+    """Make the names in a directory durable."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def commit(temporary: Path, target: Path) -> None:
     """Give a finished directory its name, durably."""
-    for path in (temporary, target.parent):
-        if path is target.parent:
-            temporary.rename(target)
-        descriptor = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+    sync_directory(temporary)
+    temporary.rename(target)
+    sync_directory(target.parent)
 
 
 def check_file(path: Path, entry: dict[str, Any], digest: bool) -> None:

@@ -16,6 +16,7 @@ from littlelm.train.checkpoint import save_checkpoint
 from littlelm.train.configs import RunConfig
 from littlelm.train.distributed import World
 from littlelm.train.ledger import Ledger
+from littlelm.train.manifest import step_directory
 
 STATE_SCHEMA_VERSION = 1
 
@@ -132,12 +133,12 @@ class TrainingRun:
         }
 
     def save_checkpoint(self) -> Path | None:
-        """Save this step (main process writes, all wait). Returns the checkpoint's path on the main process."""
-        path = None
+        """Save this step, once (the main process writes, all wait). Returns the path on the main process."""
+        path = step_directory(self.checkpoints, self.state.step) if self.is_main else None
         with self.ledger.part("checkpoint"):
             if self.is_main and self.saved_step != self.state.step:
                 config = next((c.config for c in self.callbacks.values() if c.config.name == "checkpoint"), None)
-                path = save_checkpoint(
+                save_checkpoint(
                     self.checkpoints,
                     self.state.step,
                     {

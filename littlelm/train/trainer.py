@@ -45,7 +45,7 @@ class Trainer:
             for callback in self.ordered:
                 callback.on_start(run)
             if self.resumed and run.state.step > 0:
-                self.fire(first_phase=Callback.EVALUATE)
+                self.fire(first_phase=Callback.CHECKPOINT)  # what came after the save happens again; the save is there
             while run.state.step < run.total_steps and not run.interrupted:
                 stop = self.step(interrupt)
                 self.fire(first_phase=0)
@@ -124,7 +124,8 @@ class Trainer:
             raise UserError(
                 f"step {self.run.state.step + 1}: the loss is {loss} and the gradient norm {norm}, "
                 f"{self.bad_steps} steps in a row (train.max_bad_steps is {limit}); nothing of them was applied. "
-                f"Lower the learning rate, lengthen the warm-up, or go on from an earlier checkpoint in {self.run.checkpoints}"
+                "Lower the learning rate, lengthen the warm-up, or go on from an earlier checkpoint in "
+                f"{self.run.checkpoints}"
             )
 
     def _metrics(self, loss: float, norm: float, seconds: float, waited: float, healthy: bool) -> dict[str, Any]:
