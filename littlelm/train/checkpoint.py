@@ -1,254 +1,271 @@
-"""Checkpoints: written under a temporary name, fsynced, committed by one rename, digested, never unpickled.
+"""Checkpoints that survive a kill or a power cut at any moment, and that say so when they are damaged.
 
-checkpoints/
-  step-00000100/
-    model.safetensors optimizer.safetensors rng.safetensors   tensors by name
-    state.json                                                where the run stands
-    config.yaml                                               the resolved config
-    manifest.json                                             size and sha256 of each file; written last
+    checkpoints/step-00000100/
+        model.safetensors  optimizer.safetensors  rng.safetensors    tensors by name, one file a stem
+        state.json  config.yaml                                      position and counters; the resolved run file
+        manifest.json                                                size and SHA-256 of all of these
 
-A directory of that name is complete by construction: it appears by one rename, after everything in it is on disk.
+A checkpoint is written under `.tmp-step-...`, every file and then the directory fsynced, and committed by one rename,
+itself fsynced: at every moment the newest `step-...` directory is whole. Old ones leave in the opposite order: renamed
+to `.trash-step-...` first, deleted then. What a dead process left under these names goes at the next save. A damaged
+checkpoint is an error, never passed over in silence: falling back is the user's choice. Nothing is ever unpickled.
+
+Cost, measured on 2 virtual cores with SHA extensions and a virtual disk: SHA-256 runs at 2.1 GB/s and overlaps the
+writing; a save, fsyncs included, at 1.4 GB/s once the kernel has pages to write to, against 2.3 for writing alone; a
+verified load at 3.5 GB/s (two files at once). No tensor on the CPU is copied: peak memory grows by a few MiB.
 """
 
 from __future__ import annotations
 
+import contextlib
 import errno
-import json
 import os
-import re
-import shutil
-import sys
-from collections.abc import Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from littlelm.errors import UserError
 from littlelm.train import filesystem
+from littlelm.train.filesystem import sync_directory, write_file
+from littlelm.train.manifest import (
+    MANIFEST,
+    REPLACED_PREFIX,
+    SCHEMA_VERSION,
+    Manifest,
+    check_digests,
+    check_sizes,
+    damaged,
+    find_steps,
+    json_bytes,
+    read_json,
+    read_manifest,
+    step_directory,
+)
+from littlelm.train.tensor_file import read_tensors, tensor_file_bytes, write_tensors
 
-SCHEMA_VERSION = 1
-_NAME = re.compile(r"step-(\d{8,})$")
-_TEMPORARY = re.compile(r"\.(tmp|trash)-.*")
-_DTYPES = {
-    torch.float64: "F64", torch.float32: "F32", torch.float16: "F16", torch.bfloat16: "BF16",
-    torch.int64: "I64", torch.int32: "I32", torch.int16: "I16", torch.int8: "I8", torch.uint8: "U8", torch.bool: "BOOL",
-}  # fmt: skip
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """A verified checkpoint; tensors are read when asked for."""
-
-    path: Path
-    state: dict[str, Any]
-    config_text: str
-
-    def tensors(self, stem: str) -> dict[str, Tensor]:
-        """All tensors of `<stem>.safetensors`, on the CPU, memory-mapped. Raises UserError when unreadable."""
-        return read_safetensors(self.path / f"{stem}.safetensors")
-
-
-def checkpoint_name(step: int) -> str:
-    return f"step-{step:08}"
-
-
-def _safetensors_chunks(tensors: dict[str, Tensor]) -> Iterator[bytes | memoryview]:
-    """The safetensors format (8 bytes of header length, JSON header, data), one tensor in memory at a time.
-
-    safetensors' own writer needs all tensors on the CPU at once and gives no chance to digest while writing.
-    """
-    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    offset = 0
-    for name, tensor in tensors.items():
-        if tensor.dtype not in _DTYPES:
-            raise TypeError(f"{name}: {tensor.dtype} has no place in a checkpoint")
-        size = tensor.numel() * tensor.element_size()
-        header[name] = {
-            "dtype": _DTYPES[tensor.dtype],
-            "shape": list(tensor.shape),
-            "data_offsets": [offset, offset + size],
-        }
-        offset += size
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    yield len(text).to_bytes(8, "little") + text
-    for tensor in tensors.values():
-        flat = tensor.detach().cpu().contiguous().flatten()
-        if flat.numel():
-            yield memoryview(flat.view(torch.uint8).numpy())
-
-
-def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Name -> tensor of a safetensors file. Raises UserError naming the file when it cannot be read."""
-    try:
-        with safe_open(path, framework="pt") as file:  # type: ignore[no-untyped-call]
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except FileNotFoundError:
-        raise UserError(f"{path}: is missing from the checkpoint") from None
-    except (SafetensorError, OSError) as error:
-        raise UserError(f"{path}: cannot be read: {error}") from None
+STATE = "state.json"
+CONFIG = "config.yaml"
+_TMP, _TRASH = ".tmp-", ".trash-"
+_SUFFIX = ".safetensors"
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_SLACK = 2**20  # bytes for the directory itself and block rounding
 
 
 def save_checkpoint(
     directory: Path,
     step: int,
-    tensors: dict[str, dict[str, Tensor]],
+    tensors: Mapping[str, Mapping[str, Tensor]],
     state: dict[str, Any],
     config_text: str,
-    *,
     keep_last: int | None = None,
     keep_every: int | None = None,
 ) -> Path:
-    """Write a checkpoint of `step` and commit it by one rename; a kill anywhere leaves the old ones or the new one.
+    """Write the checkpoint of `step` into `directory` (a run's checkpoints/) and return its path once it is durable.
 
-    Args:
-        directory: the run's checkpoints/.
-        tensors: file stem ("model", "optimizer", ...) -> name -> tensor.
-        keep_last: newest checkpoints to keep; None keeps all. The new one is always kept.
-        keep_every: steps divisible by this are kept for good.
+    `tensors`: file stem ("model", "optimizer", "rng") -> named tensors, on any device; tensors that are one and the
+    same are stored once. `state`: JSON-able. `keep_last`: afterwards keep this many of the newest (None: all), and
+    those whose step is a multiple of `keep_every`; the one just written always stays. A checkpoint of the same step
+    is replaced, or kept when it holds the same. One process writes to a directory at a time.
 
-    Raises:
-        UserError: the disk has no room, or cannot be written; nothing new is left then.
+    Raises UserError when there is no room (checked before, and again when the disk fills up midway) or the directory
+    cannot be written; the checkpoints that were there are untouched then, and nothing temporary is left.
     """
-    target = directory / checkpoint_name(step)
-    temporary = directory / f".tmp-{target.name}-{os.getpid()}"
+    if keep_last is not None and keep_last < 1:
+        raise ValueError(f"keep_last must be at least 1, got {keep_last}")
+    files = {
+        STATE: json_bytes({"schema_version": SCHEMA_VERSION, **state}),
+        CONFIG: config_text.encode("utf-8"),
+    }
+    target = step_directory(directory, step)
     try:
-        filesystem.make_directory(directory)
-        clean_leftovers(directory)
-        _check_room(directory, tensors)
-        filesystem.make_directory(temporary)
-        files: dict[str, dict[str, Any]] = {}
-        contents: dict[str, Iterator[bytes | memoryview]] = {
-            **{f"{stem}.safetensors": _safetensors_chunks(named) for stem, named in tensors.items()},
-            "state.json": iter([json.dumps({"schema_version": SCHEMA_VERSION, **state}, indent=2).encode()]),
-            "config.yaml": iter([config_text.encode()]),
-        }
-        for name, chunks in contents.items():
-            size, sha256 = filesystem.write_file(temporary / name, chunks)
-            files[name] = {"bytes": size, "sha256": sha256}
-        manifest = json.dumps({"schema_version": SCHEMA_VERSION, "step": step, "files": files}, indent=2)
-        filesystem.write_file(temporary / "manifest.json", [manifest.encode()])
-        filesystem.sync_directory(temporary)
-        if target.exists():  # the same step once more, after going back: move the old one aside first
-            trash = directory / f".trash-{target.name}-{os.getpid()}"
-            filesystem.rename(target, trash)
-        filesystem.rename(temporary, target)
+        filesystem.make_directories(directory)
+        _clear_leftovers(directory)
+        _check_room(directory, sum(map(tensor_file_bytes, tensors.values())) + sum(map(len, files.values())))
+        temporary = directory / f"{_TMP}{target.name}"
+        try:
+            manifest = _write(temporary, step, tensors, files)
+            if target.exists():
+                _replace(temporary, target, manifest)
+            else:
+                filesystem.disk.rename(temporary, target)
+            sync_directory(directory)
+        except BaseException:
+            if temporary.exists():
+                with contextlib.suppress(OSError):  # the next save clears it; the first error is the one to tell
+                    filesystem.remove_tree(temporary)
+            raise
+        if keep_last is not None:
+            _retire(directory, step, keep_last, keep_every)
     except OSError as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        reason = "no space left on the disk" if error.errno in (errno.ENOSPC, errno.EDQUOT) else error.strerror
-        raise UserError(
-            f"{target}: the checkpoint cannot be written: {reason}. Earlier checkpoints are untouched; free space or "
-            "choose another run.dir, then run the same command again"
-        ) from None
-    _retire(directory, step, keep_last, keep_every)
+        raise _no_save(directory, step, error) from error
     return target
 
 
-def _check_room(directory: Path, tensors: dict[str, dict[str, Tensor]]) -> None:
-    needed = sum(t.numel() * t.element_size() for named in tensors.values() for t in named.values()) + 2**20
-    free = shutil.disk_usage(directory).free
-    if needed > free:
+def _no_save(directory: Path, step: int, error: OSError) -> UserError:
+    where = error.filename or directory
+    if error.errno in _NO_ROOM:
+        return UserError(
+            f"{where}: the disk filled up while step {step} was saved ({error.strerror}); earlier checkpoints are "
+            "untouched. Make room, or keep fewer (keep_last of the checkpoint callback), and run the same command again"
+        )
+    return UserError(
+        f"{where}: step {step} could not be saved: {error.strerror}; earlier checkpoints are untouched. Check the disk "
+        "and the directory's permissions, and run the same command again"
+    )
+
+
+def _check_room(directory: Path, needed: int) -> None:
+    free = filesystem.free_bytes(directory)
+    if needed + _SLACK > free:
         raise UserError(
-            f"{directory}: the checkpoint needs {needed / 2**30:.2f} GiB, the disk has {free / 2**30:.2f} GiB free. "
-            "Earlier checkpoints are untouched; free space or choose another run.dir, then run the same command again"
+            f"{directory}: the checkpoint takes {_size(needed)}, but only {_size(free)} are free; earlier checkpoints "
+            "are untouched. Make room, keep fewer (keep_last of the checkpoint callback), or a larger disk (run.dir)"
         )
 
 
-def clean_leftovers(directory: Path) -> None:
-    """Remove what a killed process left: half-written and half-deleted checkpoints.
+def _size(count: int) -> str:
+    return f"{count / 2**30:.1f} GiB" if count >= 2**30 else f"{count / 2**20:.1f} MiB"
 
-    A `.trash-` whose replacement never got its name is the only copy of that step: it gets its name back.
+
+def _write(
+    temporary: Path, step: int, tensors: Mapping[str, Mapping[str, Tensor]], files: Mapping[str, bytes]
+) -> Manifest:
+    """Write all files of a checkpoint, durably, into a new directory. The manifest comes last."""
+    filesystem.disk.make_directory(temporary)
+    lock = filesystem.hold_lock(temporary)  # says "work in progress" to `_clear_leftovers` of another process
+    try:
+        written = {}
+        for stem, named in tensors.items():
+            written[stem + _SUFFIX] = write_tensors(temporary / (stem + _SUFFIX), named)
+        for name, content in files.items():
+            written[name] = write_file(temporary / name, [content])
+        manifest = Manifest(step, written)
+        write_file(temporary / MANIFEST, [manifest.to_json()])
+        sync_directory(temporary)
+    finally:
+        if lock is not None:
+            os.close(lock)
+    return manifest
+
+
+def _replace(temporary: Path, target: Path, manifest: Manifest) -> None:
+    """Put a checkpoint in the place of another of the same step.
+
+    No rename replaces a directory that is not empty. So the old one steps aside under a name that readers accept as
+    long as the new one has not arrived, and that the next save would rename back.
     """
-    for path in sorted(directory.iterdir()):
-        if not path.is_dir() or not _TEMPORARY.match(path.name):
+    with contextlib.suppress(UserError):  # a damaged one is what to replace
+        if read_manifest(target) == manifest:
+            check_digests(target, manifest)
+            filesystem.remove_tree(temporary)
+            return
+    aside = target.with_name(REPLACED_PREFIX + target.name)
+    filesystem.disk.rename(target, aside)
+    sync_directory(target.parent)
+    filesystem.disk.rename(temporary, target)
+    sync_directory(target.parent)
+    _discard(aside)
+
+
+def _discard(path: Path) -> None:
+    """Delete a checkpoint so that a crash never leaves half of one under its name."""
+    trash = path.with_name(_TRASH + path.name.removeprefix(REPLACED_PREFIX))
+    filesystem.disk.rename(path, trash)
+    sync_directory(path.parent)
+    filesystem.remove_tree(trash)
+
+
+def _retire(directory: Path, just_saved: int, keep_last: int, keep_every: int | None) -> None:
+    """Delete the checkpoints that the retention rule does not name, oldest first."""
+    steps = find_steps(directory)
+    for step in list(steps)[:-keep_last]:
+        if step != just_saved and not (keep_every is not None and step % keep_every == 0):
+            _discard(steps[step])
+
+
+def _clear_leftovers(directory: Path) -> None:
+    """Finish or undo what a dead process began: temporary, half-deleted and stepped-aside checkpoints."""
+    for entry in sorted(directory.iterdir()):
+        if not entry.is_dir():
             continue
-        original = directory / path.name.removeprefix(".trash-").rsplit("-", 1)[0]
-        if path.name.startswith(".trash-step-") and not original.exists():
-            filesystem.rename(path, original)
-        else:
-            filesystem.remove_tree(path)
-
-
-def _retire(directory: Path, newest: int, keep_last: int | None, keep_every: int | None) -> None:
-    """Delete old checkpoints: renamed away first, so that no half-deleted one bears a step's name."""
-    if keep_last is not None:
-        steps = [step for step, _ in list_checkpoints(directory)]
-        kept = {newest, *steps[len(steps) - max(1, keep_last) :]}
-        for step in steps:
-            if step not in kept and not (keep_every and step % keep_every == 0):
-                path = directory / checkpoint_name(step)
-                gone = directory / f".tmp-retired-{path.name}-{os.getpid()}"
-                filesystem.rename(path, gone)
-                filesystem.remove_tree(gone)
-    for path in directory.glob(".trash-*"):
-        filesystem.remove_tree(path)
-
-
-def list_checkpoints(directory: Path) -> list[tuple[int, Path]]:
-    """(step, path) of all checkpoints, oldest first."""
-    if not directory.is_dir():
-        return []
-    found = [(int(match[1]), path) for path in directory.iterdir() if (match := _NAME.fullmatch(path.name))]
-    return sorted(found)
+        if entry.name.startswith(_TRASH):
+            filesystem.remove_tree(entry)
+        elif entry.name.startswith(_TMP):
+            lock = filesystem.hold_lock(entry)
+            if lock is None:
+                raise UserError(
+                    f"{directory}: another process is saving a checkpoint here ({entry.name}); stop one of the two "
+                    "runs, or give this one its own run.dir"
+                )
+            os.close(lock)
+            filesystem.remove_tree(entry)
+        elif entry.name.startswith(REPLACED_PREFIX):
+            original = entry.with_name(entry.name.removeprefix(REPLACED_PREFIX))
+            if original.exists():
+                _discard(entry)
+            else:
+                filesystem.disk.rename(entry, original)
+                sync_directory(directory)
 
 
 def latest_checkpoint(directory: Path) -> Path | None:
-    """The newest checkpoint, unverified; None when there is none. Restores one that was moved aside when killed."""
-    if directory.is_dir():
-        known = {path.name for _, path in list_checkpoints(directory)}
-        for path in directory.glob(".trash-step-*"):
-            name = path.name.removeprefix(".trash-").rsplit("-", 1)[0]
-            if name not in known:
-                filesystem.rename(path, directory / name)
-    found = list_checkpoints(directory)
-    return found[-1][1] if found else None
+    """The newest checkpoint in `directory` (a run's checkpoints/), or None when there is none.
+
+    Every file is there with its right size; `load_checkpoint` compares the digests too. Raises UserError when the
+    newest one is damaged, naming the file, what differs, and how to go on from the one before it.
+    """
+    try:
+        steps = find_steps(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except OSError as error:
+        raise UserError(f"{directory}: cannot be read: {error.strerror}") from None
+    if not steps:
+        return None
+    newest = steps[max(steps)]
+    check_sizes(newest, read_manifest(newest))
+    return newest
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A checkpoint on disk that has been checked; tensors are read when asked for."""
+
+    path: Path
+    step: int
+    state: dict[str, Any]
+    config_text: str
+    stems: tuple[str, ...]
+
+    def tensors(self, stem: str) -> dict[str, Tensor]:
+        """The named tensors of `<stem>.safetensors`, on the CPU, memory-mapped (copy what is to outlive a step).
+
+        Raises UserError when there is no such file in the checkpoint.
+        """
+        if stem not in self.stems:
+            raise UserError(f"{self.path}: has no {stem}{_SUFFIX}; it has: {', '.join(self.stems)}")
+        return read_tensors(self.path / (stem + _SUFFIX))
 
 
 def load_checkpoint(path: Path, verify: bool = True) -> Checkpoint:
-    """Open a checkpoint and, unless told not to, check size and sha256 of every file.
+    """Open the checkpoint directory `path`. `verify` compares the SHA-256 of every file, otherwise only its size.
 
-    Raises UserError naming the file that is missing, cut short or changed, and how to go on without it.
+    Raises UserError for a missing, truncated or altered file, for bad JSON, and for a format newer than ours.
     """
-    advice = f"to go on from the checkpoint before it, delete {path}"
-    manifest = _read_json(path / "manifest.json", advice)
-    if manifest.get("schema_version", 0) > SCHEMA_VERSION:
-        raise UserError(f"{path}: written by a newer little-lm (format {manifest['schema_version']}); update little-lm")
-    if verify:
-        _verify(path, manifest["files"], advice)
-    state = _read_json(path / "state.json", advice)
-    return Checkpoint(path, state, (path / "config.yaml").read_text(encoding="utf-8"))
-
-
-def _read_json(path: Path, advice: str) -> dict[str, Any]:
+    if not path.is_dir():
+        raise UserError(f"{path}: no such checkpoint directory")
+    manifest = read_manifest(path)
+    for name in (STATE, CONFIG):
+        if name not in manifest.files:
+            raise damaged(path, f"{path / MANIFEST}: does not list {name}")
+    (check_digests if verify else check_sizes)(path, manifest)
+    state = read_json(path / STATE)
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise UserError(f"{path}: is missing; {advice}") from None
-    except (ValueError, OSError) as error:
-        raise UserError(f"{path}: cannot be read: {error}; {advice}") from None
-    if not isinstance(value, dict):
-        raise UserError(f"{path}: is no JSON object; {advice}")
-    return value
-
-
-def _verify(path: Path, files: dict[str, dict[str, Any]], advice: str) -> None:
-    for name, expected in files.items():
-        file = path / name
-        size = file.stat().st_size if file.is_file() else None
-        if size is None:
-            raise UserError(f"{file}: is missing; {advice}")
-        if size != expected["bytes"]:
-            raise UserError(f"{file}: has {size} bytes instead of {expected['bytes']}; {advice}")
-    large = sum(entry["bytes"] for entry in files.values()) > 10 * 2**30
-    if large:
-        sys.stderr.write(f"checking the digests of {path}\n")
-    with ThreadPoolExecutor(max_workers=min(8, len(files))) as pool:  # hashing releases the GIL
-        digests = pool.map(lambda name: filesystem.file_sha256(path / name), files)
-        for name, digest in zip(files, digests, strict=True):
-            if digest != files[name]["sha256"]:
-                raise UserError(f"{path / name}: is damaged (its sha256 is not the one it was saved with); {advice}")
+        config_text = (path / CONFIG).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise damaged(path, f"{path / CONFIG}: cannot be read: {error}") from None
+    stems = tuple(name.removesuffix(_SUFFIX) for name in manifest.files if name.endswith(_SUFFIX))
+    return Checkpoint(path, manifest.step, state, config_text, stems)
