@@ -23,7 +23,9 @@ class Run(Protocol):
     micro_batch_rows: int
     parameters_by_role: dict[str, int]
     flops_per_token: float
-    peak_flops: float | None
+    peak_flops: float | None  # FLOP/s of one process's device
+    peak_source: str  # where that figure is from
+    precision: Any  # .reason
     interrupted: bool
     state: Any  # .step, .tokens
 
@@ -34,9 +36,15 @@ class Run(Protocol):
     @property
     def total_steps(self) -> int: ...
     @property
+    def total_tokens(self) -> int: ...
+    @property
     def tokens_per_step(self) -> int: ...
     @property
     def device(self) -> Any: ...
+    @property
+    def rank(self) -> int: ...
+    @property
+    def world_size(self) -> int: ...
     @property
     def is_main(self) -> bool: ...
     @property
@@ -58,6 +66,17 @@ class Callback:
         self.config: Any = config
         every = getattr(config, "every", None)
         self.every = None if every is None else Every.parse(every)
+        self._kept_at = 0.0  # seconds of the run's clock at the last record that `wants` let through
+
+    def wants(self, run: Run, record: dict[str, Any]) -> bool:
+        """Whether a listener with `every` keeps a record: training records when due, all others always."""
+        if record["kind"] != "train" or self.every is None:
+            return True
+        elapsed = record["seconds"] - self._kept_at
+        due = self.every.due(record["step"], run.tokens_per_step, run.total_steps, elapsed)
+        if due:
+            self._kept_at = record["seconds"]
+        return due
 
     def on_start(self, run: Run) -> None:
         """Before the first step, after resuming: `run.state.step` is where training starts."""

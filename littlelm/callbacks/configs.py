@@ -10,7 +10,7 @@ from littlelm.registry import declare_kind, register_lazy
 
 declare_kind("callback", "built with (config): a littlelm.callbacks.base.Callback; what happens around steps")
 
-_EVERY = "how often: steps (100), tokens (10M tokens), percent of the run (5%) or wall time (30m)"
+_EVERY = "how often: steps (100), tokens (10M tokens), percent of the run (5%), wall time (30m); always at the end"
 
 
 @register_lazy("callback", "console", "littlelm.callbacks.console:ConsoleCallback")
@@ -25,14 +25,14 @@ class ConsoleConfig(ComponentConfig):
 class MetricsConfig(ComponentConfig):
     """metrics.jsonl in the run's directory: every record, one JSON object a line."""
 
-    every: EveryField = Field(1, description=f"training records to keep; {_EVERY}. Other records are all kept")
+    every: EveryField = Field(1, description=f"which training records to keep, {_EVERY}; all others are")
 
 
 @register_lazy("callback", "tensorboard", "littlelm.callbacks.tensorboard:TensorBoardCallback")
 class TensorBoardConfig(ComponentConfig):
     """TensorBoard event files in the run's directory; nothing leaves the machine."""
 
-    every: EveryField = Field(1, description=f"training records to write; {_EVERY}")
+    every: EveryField = Field(1, description=f"which training records to write, {_EVERY}; all others are")
 
 
 @register_lazy("callback", "checkpoint", "littlelm.callbacks.checkpoint:CheckpointCallback")
@@ -71,6 +71,6 @@ class SampleConfig(ComponentConfig):
 
 @register_lazy("callback", "report", "littlelm.callbacks.report:ReportCallback")
 class ReportConfig(ComponentConfig):
-    """report.html in the run's directory: the run as pictures and numbers; always written at the end."""
+    """report.html in the run's directory: the run as pictures and numbers; also written after an interrupt."""
 
     every: EveryField = Field("20%", description=_EVERY)

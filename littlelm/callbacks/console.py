@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -23,7 +23,7 @@ def duration(seconds: float) -> str:
 
 
 class ConsoleCallback(Callback):
-    """A live line with bar, ETA, loss, learning rate, tokens/s, MFU, gradient norm and dollars.
+    """Two live lines: bar, ETA; loss (smoothed, and of the step), learning rate, tokens/s, MFU, gradient norm, dollars.
 
     Without a terminal (CI, nohup) a plain line from time to time. Evaluations, samples and checkpoints are printed as
     lines of their own.
@@ -67,25 +67,28 @@ class ConsoleCallback(Callback):
         if record.get("skipped"):
             self._line(f"step {record['step']}: loss {loss}, gradient norm {record['grad_norm']}: step skipped")
         if self.live is not None:
-            self.live.update(self._table(run, record))
+            self.live.update(self._lines(run, record))
             return
         now = time.perf_counter()
         last = record["step"] in (self.done_at_start + 1, run.total_steps)
         if last or now - self.printed >= self.config.plain_seconds:
             self.printed = now
-            self._line(" | ".join(self._facts(run, record)))
+            self._line(" | ".join([self._position(run, record), *self._facts(record)]))
 
     def _eta_seconds(self, run: Run) -> float:
         """From the time of all steps since the start: evaluations and saves are in it."""
-        done = run.state.step - self.done_at_start
-        return (time.perf_counter() - self.started) / max(1, done) * (run.total_steps - run.state.step)
+        done: int = run.state.step - self.done_at_start
+        left: int = run.total_steps - run.state.step
+        return (time.perf_counter() - self.started) / max(1, done) * left
 
-    def _facts(self, run: Run, record: dict[str, Any]) -> list[str]:
-        step = record["step"]
+    def _position(self, run: Run, record: dict[str, Any]) -> str:
+        step, total = record["step"], run.total_steps
+        return f"step {step}/{total} {step / total:.0%} | ETA {duration(self._eta_seconds(run))}"
+
+    def _facts(self, record: dict[str, Any]) -> list[str]:
+        smooth = record["loss"] if self.smooth is None else self.smooth
         facts = [
-            f"step {step}/{run.total_steps} {step / run.total_steps:.0%}",
-            f"ETA {duration(self._eta_seconds(run))}",
-            f"loss {self.smooth or record['loss']:.4f}",
+            f"loss {smooth:.4f} ({record['loss']:.4f})",
             f"lr {record['lr']:.2e}",
             f"{record['tokens_per_second']:,.0f} tok/s",
         ]
@@ -96,12 +99,12 @@ class ConsoleCallback(Callback):
             facts.append(f"${record['usd']:.2f}")
         return facts
 
-    def _table(self, run: Run, record: dict[str, Any]) -> Table:
-        table = Table.grid(padding=(0, 1))
-        facts = self._facts(run, record)
+    def _lines(self, run: Run, record: dict[str, Any]) -> Group:
+        """Bar and position, then the facts; what a narrow terminal has no room for is cut, not wrapped."""
+        top = Table.grid(padding=(0, 1))
         bar = ProgressBar(total=run.total_steps, completed=record["step"], width=20)
-        table.add_row(bar, *facts)
-        return table
+        top.add_row(bar, Text(self._position(run, record), no_wrap=True, overflow="ellipsis"))
+        return Group(top, Text(" | ".join(self._facts(record)), no_wrap=True, overflow="ellipsis"))
 
     def _stop(self) -> None:
         if self.live is not None:

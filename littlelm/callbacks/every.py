@@ -1,4 +1,4 @@
-"""`every:` of callbacks: steps, tokens, percent of the run, or wall time."""
+"""`every:` of callbacks: steps, tokens, percent of the run, or wall time; and the last step in any case."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator
+from pydantic import BeforeValidator
 
 _FORM = re.compile(r"\s*([0-9][0-9_]*(?:\.[0-9]+)?)\s*(%|steps?|tokens?|[kMB]\s*tokens?|s|m|h)?\s*$")
 _SECONDS = {"s": 1, "m": 60, "h": 3600}
@@ -24,7 +24,7 @@ class Every:
     def parse(value: str | int) -> Every:
         """`100`, `100 steps`, `10M tokens`, `5%`, `90s`, `30m`, `2h`. Raises ValueError with these examples."""
         match = _FORM.match(str(value))
-        if not match or isinstance(value, bool):
+        if not match or isinstance(value, bool) or not isinstance(value, (int, str)):
             raise ValueError(
                 f"'{value}' is no period; write steps (100), tokens (10M tokens), percent of the run (5%) or wall "
                 "time (30m)"
@@ -33,6 +33,8 @@ class Every:
         if amount <= 0:
             raise ValueError(f"'{value}': a period must be greater than 0; to switch a callback off, set it to false")
         if unit == "%":
+            if amount > 100:
+                raise ValueError(f"'{value}' is more than the whole run; 100% is once, at its end")
             return Every(amount, "percent")
         if unit in _SECONDS:
             return Every(amount * _SECONDS[unit], "seconds")
@@ -43,7 +45,13 @@ class Every:
         return Every(amount * _SCALES.get(unit[0], 1), "tokens")
 
     def due(self, step: int, tokens_per_step: int, total_steps: int, seconds_since_last: float) -> bool:
-        """Whether completing `step` crossed a multiple of the period; wall time: whether it has passed."""
+        """Whether completing `step` crossed a multiple of the period; wall time: whether it has passed.
+
+        The last step is always due, so that a period that does not divide the run never leaves its end unmeasured.
+        Crossing counts, not hitting: with 4,096 tokens a step, `10000 tokens` is due at steps 3, 5, 8, ...
+        """
+        if step == total_steps:
+            return True
         if self.unit == "seconds":
             return seconds_since_last >= self.amount
         if self.unit == "percent":
@@ -60,5 +68,5 @@ def _check(value: Any) -> Any:
     return value
 
 
-EveryField = Annotated[int | str, AfterValidator(_check)]
+EveryField = Annotated[int | str, BeforeValidator(_check)]
 """`100`, `10M tokens`, `5%` or `30m`, kept as written."""

@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, without a seam across restarts."""
+"""metrics.jsonl: one JSON object a line, without a seam across restarts. And facts.json: what the numbers mean."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from typing import Any, TextIO
 from littlelm.callbacks.base import Callback, Run
 from littlelm.train.filesystem import write_atomically
 
+FACTS_SCHEMA_VERSION = 1
+
 
 def json_line(record: dict[str, Any]) -> str:
     """A record as strict JSON: NaN and infinities, which JSON lacks, become null."""
@@ -18,12 +20,16 @@ def json_line(record: dict[str, Any]) -> str:
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """All whole records of a metrics.jsonl; the torn last line of a killed process is left out."""
+    """All whole records of a metrics.jsonl; the torn last line of a killed process is left out.
+
+    Lines end at \\n and nothing else (text may hold other separators, such as U+2028), and a line may be torn within
+    a character: hence bytes.
+    """
     records = []
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else []:
+    for line in path.read_bytes().split(b"\n") if path.exists() else []:
         try:
             record = json.loads(line)
-        except ValueError:
+        except ValueError:  # not JSON, or not UTF-8
             continue
         if isinstance(record, dict):
             records.append(record)
@@ -39,6 +45,25 @@ def records_up_to(records: list[dict[str, Any]], step: int) -> list[dict[str, An
     return [r for r in records if r["step"] < step or (r["step"] == step and r["kind"] == "train")]
 
 
+def describe(run: Run) -> dict[str, Any]:
+    """What a reader of the records needs to know that the config does not say, because the machine decided it."""
+    return {
+        "schema_version": FACTS_SCHEMA_VERSION,
+        "parameters_by_role": run.parameters_by_role,
+        "total_steps": run.total_steps,
+        "tokens_per_step": run.tokens_per_step,
+        "flops_per_token": run.flops_per_token,
+        "peak_flops": run.peak_flops,
+        "peak_source": run.peak_source,
+        "precision": run.precision.reason,
+        "device": str(run.device.type),
+        "world_size": run.world_size,
+        "micro_batch_rows": run.micro_batch_rows,
+        "validation_rows": run.validation.num_rows,
+        "validation_sha256": run.validation.sha256,
+    }
+
+
 class MetricsCallback(Callback):
     """See `MetricsConfig`."""
 
@@ -51,16 +76,13 @@ class MetricsCallback(Callback):
         kept = records_up_to(read_metrics(path), run.state.step)
         write_atomically(path, "".join(map(json_line, kept)).encode())
         self.file = path.open("a", encoding="utf-8")
+        write_atomically(run.directory / "facts.json", json.dumps(describe(run), indent=2).encode() + b"\n")
 
     def on_record(self, run: Run, record: dict[str, Any]) -> None:
-        if self.file is None or (record["kind"] == "train" and not self._wanted(run)):
+        if self.file is None or not self.wants(run, record):
             return
         self.file.write(json_line(record))
         self.file.flush()
-
-    def _wanted(self, run: Run) -> bool:
-        assert self.every is not None
-        return self.every.due(run.state.step, run.tokens_per_step, run.total_steps, 0.0) or self.every.unit == "seconds"
 
     def on_end(self, run: Run) -> None:
         if self.file is not None:

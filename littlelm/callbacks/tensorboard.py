@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import importlib.util
+import sys
+import types
 from typing import Any
 
 from littlelm.callbacks.base import Callback, Run
 
 _STAMPS = {"kind", "step", "tokens", "seconds"}
+
+
+def summary_writer_class() -> Any:
+    """torch's SummaryWriter, importing TensorBoard but never TensorFlow.
+
+    With TensorFlow installed, TensorBoard would import it (seconds, gigabytes, a screen of warnings) only to write
+    files; a module named `tensorboard.compat.notf` is its own way of being told not to.
+    """
+    if importlib.util.find_spec("tensorflow") is not None:
+        sys.modules.setdefault("tensorboard.compat.notf", types.ModuleType("tensorboard.compat.notf"))
+    from torch.utils.tensorboard import SummaryWriter
+
+    return SummaryWriter
 
 
 class TensorBoardCallback(Callback):
@@ -16,18 +32,13 @@ class TensorBoardCallback(Callback):
 
     def on_start(self, run: Run) -> None:
         if run.is_main:
-            from torch.utils.tensorboard import SummaryWriter
-
             # Points after the step we go on from were written by a process that was killed: they come again.
-            self.writer = SummaryWriter(str(run.directory / "tensorboard"), purge_step=run.state.step + 1)
+            self.writer = summary_writer_class()(str(run.directory / "tensorboard"), purge_step=run.state.step + 1)
 
     def on_record(self, run: Run, record: dict[str, Any]) -> None:
-        if self.writer is None:
+        if self.writer is None or not self.wants(run, record):
             return
         kind, step = record["kind"], record["step"]
-        assert self.every is not None
-        if kind == "train" and not self.every.due(step, run.tokens_per_step, run.total_steps, float("inf")):
-            return
         for key, value in record.items():
             if key in _STAMPS or isinstance(value, bool):
                 continue
