@@ -23,6 +23,7 @@ from littlelm.train.checkpoint import Checkpoint, latest_checkpoint, load_checkp
 from littlelm.train.configs import RunConfig
 from littlelm.train.distributed import World
 from littlelm.train.environment import describe_environment
+from littlelm.train.filesystem import write_atomically
 from littlelm.train.ledger import Ledger
 from littlelm.train.resume import check_state, compare_configs
 from littlelm.train.run import TrainingRun, TrainState
@@ -53,8 +54,6 @@ def make_run_directory(directory: Path, config: RunConfig) -> None:
     try:
         (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
         (directory / "config.yaml").write_text(dump(config), encoding="utf-8")
-        environment = json.dumps(describe_environment(), indent=2)
-        (directory / "environment.json").write_text(environment + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"{directory}: cannot be written: {error.strerror}; choose another run.dir") from None
 
@@ -125,7 +124,24 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
     )
     if checkpoint is not None and checkpoint_path is not None:
         restore(run, checkpoint, checkpoint_path)
+    if world.is_main:
+        write_environment(run)
     return Ready(run, runner, checkpoint is not None)
+
+
+def write_environment(run: TrainingRun) -> None:
+    """environment.json: software, hardware, and what the records of this session are to be read with."""
+    facts = {
+        "parameters": sum(run.parameters_by_role.values()),
+        "flops_per_token": run.flops_per_token,
+        "peak_flops": run.peak_flops,
+        "peak_source": run.peak_source,
+        "precision": run.precision.reason,
+        "world_size": run.world.size,
+        "micro_batch_rows": run.micro_batch_rows,
+    }
+    text = json.dumps({**describe_environment(), "run": facts}, indent=2) + "\n"
+    write_atomically(run.directory / "environment.json", text.encode())
 
 
 def count_by_role(model: Any) -> dict[str, int]:
