@@ -17,6 +17,7 @@ from littlelm.report.units import human
 
 WIDE = (9.2, 3.3)  # inches; a full row of the page
 NARROW = (4.5, 2.9)  # half a row, and a whole one on a phone
+_TICKS = [1, 2, 2.5, 5, 10]
 MAX_POINTS = 400  # of a curve; more would not be seen
 
 # Colours that stand for a variable of the page's style sheet: matplotlib writes them, `_themed` replaces them.
@@ -97,6 +98,12 @@ def _draw(axes: Any, curve: Curve, colour: str) -> list[tuple[float, float]]:
     return line
 
 
+def _spread(line: list[tuple[float, float]]) -> float:
+    """A margin: a tenth of the range of a curve without its first twentieth."""
+    ys = [y for _, y in line[len(line) // 20 :]]
+    return 0.1 * (max(ys) - min(ys))
+
+
 def line_chart(
     title: str,
     curves: list[Curve],
@@ -104,13 +111,15 @@ def line_chart(
     format_y: Callable[[float], str] = human,
     *,
     from_zero: bool = False,
-    name_last: bool = False,
+    format_last: Callable[[float], str] | None = None,
+    cut_start: bool = False,
 ) -> str:
     """An inline `<svg>` of curves over tokens.
 
     Args:
         from_zero: let the y axis start at 0, for quantities whose ratio to 0 means something.
-        name_last: write the last value beside its point.
+        format_last: write the last value beside its point, like this.
+        cut_start: let the first twentieth of a long curve begin above the picture, so that the rest can be read.
     """
     # The salt gives the same file for the same data, and ids that no other chart of the page has.
     with matplotlib.rc_context({**_STYLE, "svg.hashsalt": f"{title} {size}"}):
@@ -119,24 +128,27 @@ def line_chart(
         axes.set_title(title, loc="left", fontweight="bold", color=_INK)
         for curve, colour in zip(curves, _SERIES, strict=False):
             line = _draw(axes, curve, colour)
-            if name_last and line:
+            if format_last is not None and line:
                 axes.plot(*line[-1], marker="o", markersize=6, color=colour)
                 axes.annotate(
-                    format_y(line[-1][1]), line[-1], xytext=(0, 9), textcoords="offset points", ha="right",
+                    format_last(line[-1][1]), line[-1], xytext=(0, 9), textcoords="offset points", ha="right",
                     fontweight="bold", color=_INK, fontsize=10.5,
                 )  # fmt: skip
+            if cut_start and len(line) >= 100:
+                axes.set_ylim(top=max(y for _, y in line[len(line) // 20 :]) + _spread(line))
         if from_zero:
             axes.set_ylim(bottom=0)
-        if name_last:
+        if format_last is not None:
             axes.margins(y=0.12)
         axes.set_xlim(left=0)
         axes.set_xlabel("training tokens")
-        axes.xaxis.set_major_locator(MaxNLocator(6 if size == WIDE else 4))
-        axes.yaxis.set_major_locator(MaxNLocator(5))
+        axes.xaxis.set_major_locator(MaxNLocator(6 if size == WIDE else 4, steps=_TICKS))
+        axes.yaxis.set_major_locator(MaxNLocator(5, steps=_TICKS))
         axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: human(value)))
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: format_y(value)))
         if len(curves) > 1:
-            axes.legend(loc="best", handlelength=1.4)
+            columns = 2 if sum(len(curve.label) for curve in curves) < 50 else 1
+            figure.legend(loc="outside lower left", ncols=columns, handlelength=1.4)
         buffer = io.StringIO()
         figure.savefig(buffer, format="svg", transparent=True, metadata={"Date": None, "Creator": None, "Format": None})
     return _themed(buffer.getvalue(), title)

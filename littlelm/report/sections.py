@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import shlex
+from collections import Counter
 from typing import Any
 
 from littlelm.plan.flops import FORMULA
@@ -101,7 +102,7 @@ def validation_chart(run: RunContents) -> str:
         return '<p class="empty">No evaluation yet: the validation curve appears with the first.</p>'
     curve = Curve("bits per byte", _tokens(run.evals), [record["bits_per_byte"] for record in run.evals])
     wide, narrow = (
-        line_chart("validation bits per byte", [curve], size, "{:.3f}".format, name_last=True)
+        line_chart("validation bits per byte", [curve], size, "{:.4g}".format, format_last="{:.4f}".format)
         for size in (WIDE, NARROW)
     )
     return f'<div class="chart wide">{wide}</div><div class="chart narrow">{narrow}</div>'
@@ -127,7 +128,7 @@ def training_charts(run: RunContents) -> str:
         return [Curve(label, _tokens(records), [record.get(key) for record in records], smooth=smooth)]
 
     charts = [
-        line_chart("training loss (nats a token)", of("loss", "loss"), NARROW, "{:.2f}".format),
+        line_chart("training loss (nats a token)", of("loss", "loss"), NARROW, "{:.3g}".format, cut_start=True),
         line_chart("learning rate", learning_rates(records), NARROW, "{:.2g}".format, from_zero=True),
         line_chart("tokens/s", of("tokens_per_second", "tokens/s"), NARROW, from_zero=True),
         line_chart("gradient norm, before clipping", of("grad_norm", "norm"), NARROW, "{:.3g}".format, from_zero=True),
@@ -231,7 +232,8 @@ def environment(run: RunContents) -> str:
                 for name, item in value.items()
             )
         elif key == "gpus":
-            shown = ", ".join(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in value)
+            counts = Counter(f"{gpu['name']} ({gpu['memory_gib']} GiB)" for gpu in value)
+            shown = ", ".join(f"{count} x {name}" for name, count in counts.items())
         elif isinstance(value, list):
             shown = shlex.join(map(str, value))
         else:
