@@ -17,7 +17,18 @@ from littlelm import __version__
 from littlelm.precision.standard import cpu_flags
 
 SCHEMA_VERSION = 1
-_PACKAGES = ("torch", "numpy", "safetensors", "tokenizers", "tiktoken", "pyarrow", "pydantic", "triton")
+_PACKAGES = (
+    "torch",
+    "numpy",
+    "safetensors",
+    "tokenizers",
+    "tiktoken",
+    "pyarrow",
+    "pydantic",
+    "triton",
+    "liger-kernel",
+    "transformers",
+)
 _FLAGS = ("amx_bf16", "amx_int8", "avx512_bf16", "avx512f", "avx2")
 
 
@@ -58,6 +69,7 @@ def describe_environment() -> dict[str, Any]:
         "python": platform.python_version(),
         "platform": platform.platform(),
         "packages": {name: version for name in _PACKAGES if (version := _version(name)) is not None},
+        "cuda": torch.version.cuda,
         "git_commit": _git("rev-parse", "HEAD"),
         "git_dirty": None if status is None else bool(status),
         "command": sys.argv,
@@ -72,6 +84,7 @@ def describe_environment() -> dict[str, Any]:
         "gpus": [
             {
                 "name": torch.cuda.get_device_name(index),
+                "compute_capability": "{}.{}".format(*torch.cuda.get_device_capability(index)),
                 "memory_gib": round(torch.cuda.get_device_properties(index).total_memory / 2**30, 1),
             }
             for index in range(torch.cuda.device_count() if torch.cuda.is_available() else 0)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import random
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from littlelm.errors import UserError
+
 
 def seed_everything(seed: int) -> None:
-    """Seed every global generator."""
+    """Seed every global generator, on every device."""
     random.seed(seed)
     np.random.seed(seed % 2**32)
     torch.manual_seed(seed)  # CUDA devices too
@@ -21,14 +24,15 @@ def _pack(value: object) -> Tensor:
     return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
 
 
-def _unpack(tensor: Tensor) -> list:
-    return json.loads(bytes(tensor.tolist()).decode())
+def _unpack(tensor: Tensor) -> list[Any]:
+    unpacked: list[Any] = json.loads(bytes(tensor.tolist()).decode())
+    return unpacked
 
 
 def capture() -> dict[str, Tensor]:
-    """The state of all global generators, uint8 tensors by name."""
+    """The state of all global generators, uint8 tensors by name: torch, python, numpy, cuda.<device index>."""
     version, words, gauss = random.getstate()
-    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)  # type: ignore[misc]
+    name, keys, position, has_gauss, cached = np.random.get_state(legacy=True)
     state = {
         "torch": torch.get_rng_state(),
         "python": _pack([version, list(words), gauss]),
@@ -40,7 +44,14 @@ def capture() -> dict[str, Tensor]:
 
 
 def restore(state: dict[str, Tensor]) -> None:
-    """Put the generators back; CUDA states of devices that are not here are left out."""
+    """Put the generators back. States of CUDA devices that are not here are left out, and devices without a saved
+    state keep the one they have. Raises UserError when the state of a generator that is always there is missing.
+    """
+    missing = {"torch", "python", "numpy"} - state.keys()
+    if missing:
+        raise UserError(
+            f"the checkpoint's random state lacks {', '.join(sorted(missing))}; it cannot be continued exactly"
+        )
     torch.set_rng_state(state["torch"].clone())
     version, words, gauss = _unpack(state["python"])
     random.setstate((version, tuple(words), gauss))

@@ -1,8 +1,11 @@
 """Random state, interrupts, micro-batches, resuming: the small parts of training."""
 
+import json
 import os
 import random
 import signal
+import subprocess
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -12,6 +15,7 @@ from littlelm.errors import UserError
 from littlelm.train import micro_batch, rng
 from littlelm.train.environment import describe_environment
 from littlelm.train.interrupt import Interrupt
+from littlelm.train.tensor_file import read_tensors, write_tensors
 
 
 def draw():
@@ -29,16 +33,72 @@ def test_every_generator_continues_where_it_was():
     assert all(tensor.dtype == torch.uint8 for tensor in state.values())
 
 
-def test_the_first_signal_asks_and_the_second_insists(capsys):
-    with Interrupt() as interrupt:
-        assert not interrupt.requested
+def test_random_state_goes_through_a_file(tmp_path):
+    rng.seed_everything(6)
+    random.gauss(0, 1)  # Python and numpy each keep half of a pair of normals
+    np.random.randn()
+    write_tensors(tmp_path / "rng.safetensors", rng.capture())
+    expected = draw(), random.gauss(0, 1)
+    rng.restore(read_tensors(tmp_path / "rng.safetensors"))
+    assert (draw(), random.gauss(0, 1)) == expected
+
+
+def test_an_incomplete_random_state_is_refused():
+    state = rng.capture()
+    del state["numpy"]
+    with pytest.raises(UserError, match="lacks numpy"):
+        rng.restore(state)
+
+
+class Clock:
+    """Seconds that pass only when told to."""
+
+    now = 0.0
+
+    def __call__(self):
+        return self.now
+
+
+def test_the_first_signal_asks_and_the_second_insists(capfd):
+    clock = Clock()
+    with Interrupt(clock) as interrupt:
+        assert (interrupt.requested, interrupt.signal_name) == (False, None)
         os.kill(os.getpid(), signal.SIGINT)
         assert interrupt.requested
-        assert interrupt.signal_number == signal.SIGINT
+        assert (interrupt.signal_number, interrupt.signal_name) == (signal.SIGINT, "SIGINT")
+        clock.now += 0.1
+        os.kill(os.getpid(), signal.SIGINT)  # the same press, delivered twice by a launcher
+        clock.now += 1
         with pytest.raises(KeyboardInterrupt):
             os.kill(os.getpid(), signal.SIGINT)
-    assert "saving after this step" in capsys.readouterr().err
+    assert capfd.readouterr().err == "\nSIGINT: saving after this step (Ctrl-C again to stop at once)\n"
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_sigterm_asks_as_often_as_it_comes_and_other_ranks_are_silent(capfd, monkeypatch):
+    monkeypatch.setenv("RANK", "1")
+    before = signal.getsignal(signal.SIGTERM)
+    clock = Clock()
+    with Interrupt(clock) as interrupt:
+        for _ in range(3):
+            os.kill(os.getpid(), signal.SIGTERM)
+            clock.now += 10
+        assert (interrupt.requested, interrupt.signal_name) == (True, "SIGTERM")
+        with pytest.raises(KeyboardInterrupt):
+            os.kill(os.getpid(), signal.SIGINT)
+    assert capfd.readouterr().err == ""
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+def test_outside_the_main_thread_no_handler_is_touched():
+    before = signal.getsignal(signal.SIGINT)
+
+    def enter():
+        with Interrupt() as interrupt:
+            return interrupt.requested, signal.getsignal(signal.SIGINT)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(enter).result() == (False, before)
 
 
 def test_micro_batch_divides_the_rows_and_fits():
@@ -56,7 +116,29 @@ def test_micro_batch_divides_the_rows_and_fits():
         micro_batch.rows_per_rank(8, 3)
 
 
-def test_environment_names_versions_and_machine():
+def git(directory, *arguments):
+    command = ["git", "-c", "user.name=x", "-c", "user.email=x@example.org", *arguments]
+    subprocess.run(command, cwd=directory, check=True, capture_output=True)
+
+
+def test_environment_names_versions_machine_and_commit(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     found = describe_environment()
     assert found["packages"]["torch"] == torch.__version__
     assert found["cpu"]["threads"] >= 1
+    assert (found["git_commit"], found["git_dirty"]) == (None, None)  # no repository
+    assert json.loads(json.dumps(found)) == found
+    (tmp_path / "a").write_text("1")
+    git(tmp_path, "init")
+    assert describe_environment()["git_commit"] is None  # no commit yet
+    git(tmp_path, "add", "a")
+    git(tmp_path, "commit", "-m", "a")
+    (tmp_path / "untracked").write_text("")
+    clean = describe_environment()
+    assert len(clean["git_commit"]) == 40
+    assert clean["git_dirty"] is False
+    (tmp_path / "a").write_text("2")
+    assert describe_environment()["git_dirty"] is True
+    monkeypatch.setenv("PATH", "")  # no git at all
+    assert describe_environment()["git_commit"] is None
