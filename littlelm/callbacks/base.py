@@ -25,7 +25,6 @@ class Run(Protocol):
     flops_per_token: float
     peak_flops: float | None  # FLOP/s of one process's device
     peak_source: str  # where that figure is from
-    precision: Any  # .reason
     interrupted: bool
     state: Any  # .step, .tokens
 

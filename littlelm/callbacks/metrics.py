@@ -1,4 +1,4 @@
-"""metrics.jsonl: one JSON object a line, without a seam across restarts. And facts.json: what the numbers mean."""
+"""metrics.jsonl: one JSON object a line, without a seam across restarts."""
 
 from __future__ import annotations
 
@@ -9,8 +9,6 @@ from typing import Any, TextIO
 
 from littlelm.callbacks.base import Callback, Run
 from littlelm.train.filesystem import write_atomically
-
-FACTS_SCHEMA_VERSION = 1
 
 
 def json_line(record: dict[str, Any]) -> str:
@@ -45,25 +43,6 @@ def records_up_to(records: list[dict[str, Any]], step: int) -> list[dict[str, An
     return [r for r in records if r["step"] < step or (r["step"] == step and r["kind"] == "train")]
 
 
-def describe(run: Run) -> dict[str, Any]:
-    """What a reader of the records needs to know that the config does not say, because the machine decided it."""
-    return {
-        "schema_version": FACTS_SCHEMA_VERSION,
-        "parameters_by_role": run.parameters_by_role,
-        "total_steps": run.total_steps,
-        "tokens_per_step": run.tokens_per_step,
-        "flops_per_token": run.flops_per_token,
-        "peak_flops": run.peak_flops,
-        "peak_source": run.peak_source,
-        "precision": run.precision.reason,
-        "device": str(run.device.type),
-        "world_size": run.world_size,
-        "micro_batch_rows": run.micro_batch_rows,
-        "validation_rows": run.validation.num_rows,
-        "validation_sha256": run.validation.sha256,
-    }
-
-
 class MetricsCallback(Callback):
     """See `MetricsConfig`."""
 
@@ -76,7 +55,6 @@ class MetricsCallback(Callback):
         kept = records_up_to(read_metrics(path), run.state.step)
         write_atomically(path, "".join(map(json_line, kept)).encode())
         self.file = path.open("a", encoding="utf-8")
-        write_atomically(run.directory / "facts.json", json.dumps(describe(run), indent=2).encode() + b"\n")
 
     def on_record(self, run: Run, record: dict[str, Any]) -> None:
         if self.file is None or not self.wants(run, record):

@@ -33,7 +33,7 @@ class RunContents:
     Attributes:
         directory: as given, so that commands shown are those the user would type.
         config: None when config.yaml no longer loads (a plugin that moved); `config_problem` says why.
-        facts: facts.json, `{}` without it.
+        environment: environment.json, `{}` without it.
         sessions: of ledger.json, one a process.
         records: of metrics.jsonl, in order.
     """
@@ -42,10 +42,14 @@ class RunContents:
     config_text: str
     config: RunConfig | None = None
     config_problem: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
     environment: dict[str, Any] = field(default_factory=dict)
     sessions: list[dict[str, Any]] = field(default_factory=list)
     records: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def facts(self) -> dict[str, Any]:
+        """What the machine decided and the records are to be read with: peak, precision, processes."""
+        return self.environment.get("run") or {}
 
     def of_kind(self, kind: str) -> list[dict[str, Any]]:
         return [record for record in self.records if record.get("kind") == kind]
@@ -74,9 +78,7 @@ class RunContents:
 
     @property
     def total_steps(self) -> int | None:
-        if self.config is not None:
-            return self.config.total_steps
-        return self.facts.get("total_steps")
+        return None if self.config is None else self.config.total_steps
 
     @property
     def complete(self) -> bool:
@@ -84,8 +86,7 @@ class RunContents:
 
     @property
     def parameters(self) -> int | None:
-        by_role = self.facts.get("parameters_by_role")
-        return sum(by_role.values()) if by_role else None
+        return self.facts.get("parameters")
 
     @property
     def world_size(self) -> int:
@@ -152,7 +153,6 @@ def read_run(path: Path) -> RunContents:
     contents = RunContents(
         directory,
         config_text=(directory / "config.yaml").read_text(encoding="utf-8"),
-        facts=_read_json(directory / "facts.json"),
         environment=_read_json(directory / "environment.json"),
         sessions=_read_json(directory / "ledger.json").get("sessions", []),
         records=read_metrics(directory / "metrics.jsonl"),

@@ -48,7 +48,7 @@ def state(run: RunContents) -> str:
 def device(run: RunContents) -> str:
     """`8 x NVIDIA B200`, `AMD EPYC, 2 threads`, or nothing where no environment is recorded."""
     gpus, cpu = run.environment.get("gpus") or [], run.environment.get("cpu") or {}
-    if run.facts.get("device") == "cuda" and gpus:
+    if gpus and (run.config is None or run.config.train.device != "cpu"):
         return f"{run.world_size} x {gpus[0]['name']}"
     processes = f"{run.world_size} processes on " if run.world_size > 1 else ""
     return f"{processes}{cpu['model']}, {cpu.get('torch_threads', '?')} threads" if cpu.get("model") else ""
@@ -77,7 +77,7 @@ def headline(run: RunContents) -> str:
     elif mfu is not None:
         cards.append(_card("MFU", f"{mfu:.1%}", "median step"))
     if run.parameters is not None:
-        roles = run.facts["parameters_by_role"]
+        roles = run.facts.get("parameters_by_role") or {}
         matrices = f"{units.human(roles['matrix'])} in matrices" if roles.get("matrix") else ""
         cards.append(_card("parameters", units.human(run.parameters), matrices))
     ratio = f"{run.tokens / run.parameters:.3g} a parameter" if run.parameters else ""
@@ -224,7 +224,7 @@ def environment(run: RunContents) -> str:
     """Versions, code and machine as a table."""
     rows = []
     for key, value in run.environment.items():
-        if key == "schema_version" or value in (None, [], {}):
+        if key in ("schema_version", "run") or value in (None, [], {}):
             continue
         if isinstance(value, dict):
             shown = ", ".join(
