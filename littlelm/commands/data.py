@@ -33,6 +33,8 @@ def verify_data(file: Path, overrides: list[str]) -> None:
 
 def train_tokenizer(files: list[str], out: Path, vocab_size: int, column: str) -> None:
     """Train a BPE tokenizer on files or globs and write it to `out`."""
-    from littlelm.tokenizers.bpe import train_to_file
+    from littlelm.data.source_configs import source_for_files
+    from littlelm.tokenizers import train_to_file
 
-    train_to_file(files, vocab_size, out, column=column, console=Console(highlight=False))
+    tokenizer = train_to_file([source_for_files(file, column) for file in files], vocab_size, out)
+    print(f"{out}: {tokenizer.vocab_size} tokens. In a run file: tokenizer: {{bpe: {{path: {out}}}}}")

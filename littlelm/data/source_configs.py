@@ -66,11 +66,14 @@ class BuiltinSourceConfig(ComponentConfig):
     )
 
 
-def source_for_files(pattern: str) -> ComponentConfig:
-    """The source that reads files of this name: parquet, JSON Lines (`.jsonl`, `.ndjson`, compressed or not), text."""
+def source_for_files(pattern: str, column: str = "text") -> ComponentConfig:
+    """The source that reads files of this name: parquet, JSON Lines (`.jsonl`, `.ndjson`, compressed or not), text.
+
+    `column` is the parquet column or the JSON key that holds the text.
+    """
     name = pattern.lower().removesuffix(".gz").removesuffix(".zst")
     if name.endswith(".parquet"):
-        return ParquetSourceConfig(files=[pattern])
+        return ParquetSourceConfig(files=[pattern], column=column)
     if name.endswith((".jsonl", ".ndjson", ".json")):
-        return JsonlSourceConfig(files=[pattern])
+        return JsonlSourceConfig(files=[pattern], field=column)
     return TextSourceConfig(files=[pattern])

@@ -73,6 +73,8 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
     directory = Path(config.run.dir).expanduser()
     device = distributed.pick_device(config.train.device)
     rows = micro_batch.rows_per_rank(config.global_batch_rows, distributed.environment_world_size())
+    if config.train.micro_batch != "auto":
+        micro_batch.check_micro_batch(rows, config.train.micro_batch)
     checkpoint_path = find_checkpoint(config, directory)
     checkpoint = load_checkpoint(checkpoint_path) if checkpoint_path is not None else None
     if checkpoint is not None and checkpoint_path is not None:
@@ -82,10 +84,6 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
         prepared = prepare(config.data, config.tokenizer, console)
         loader = prepared.train_loader(config.global_batch_rows, config.run.seed)
     world = distributed.start(device)
-    if world.is_main:
-        make_run_directory(directory, config)
-        ledger.write()
-        prepared.tokenizer.save(directory / "tokenizer")
     rng.seed_everything(config.run.seed)
     precision = registry.build(config.precision, device.type)
     model = build_model(config, prepared.vocab_size, precision, device)
@@ -101,6 +99,10 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
     runner = StepRunner(model, loss, world, config.train.compile, console.print)
     saved_rows = checkpoint.state["micro_batch_rows"] if checkpoint is not None else None
     chosen = choose_micro_batch(config, model, runner, world, rows, saved_rows, console)
+    if world.is_main:  # from here on nothing of the user's can be wrong any more
+        make_run_directory(directory, config)
+        ledger.write()
+        prepared.tokenizer.save(directory / "tokenizer")
     with ledger.part("startup"):
         peak, peak_source = peak_of_device(device, precision.compute_dtype)
     run = TrainingRun(
