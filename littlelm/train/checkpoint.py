@@ -10,9 +10,9 @@ itself fsynced: at every moment the newest `step-...` directory is whole. Old on
 to `.trash-step-...` first, deleted then. What a dead process left under these names goes at the next save. A damaged
 checkpoint is an error, never passed over in silence: falling back is the user's choice. Nothing is ever unpickled.
 
-Cost, measured on 2 virtual cores with SHA extensions and a virtual disk: SHA-256 runs at 2.1 GB/s and overlaps the
-writing; a save, fsyncs included, at 1.4 GB/s once the kernel has pages to write to, against 2.3 for writing alone; a
-verified load at 3.5 GB/s (two files at once). No tensor on the CPU is copied: peak memory grows by a few MiB.
+Cost, measured on 2 virtual cores with SHA extensions and a virtual disk, 1-2 GiB: SHA-256 alone 2.1 GB/s; a save with
+its digests and fsyncs 1.4 GB/s on an idle machine, 0.3-1.1 on a busy one or where the kernel has no free pages (writing
+without digests: 2.3 and 0.4-1.0); a verified load 2-3.5 GB/s. Tensors on the CPU are not copied: peak memory + 2 MiB.
 """
 
 from __future__ import annotations
