@@ -159,7 +159,7 @@ def _themed(svg: str, title: str) -> str:
     svg = svg[svg.index("<svg") :]
     svg = re.sub(r"<metadata>.*?</metadata>", "", svg, flags=re.DOTALL)
     svg = re.sub(r"<style.*?</style>", "", svg, flags=re.DOTALL)  # it would hold for the whole page
-    svg = re.sub(r' id="[a-zA-Z.]+_\d+"', "", svg)  # names of groups; clip paths and markers keep theirs
+    svg = re.sub(r' id="[a-zA-Z0-9.]+_\d+"', "", svg)  # names of groups; clip paths and markers keep theirs
     svg = re.sub(r"\b(width|height)=\"[0-9.]+pt\" ", "", svg, count=2)
     # Older versions write one `font:`, later ones a `font-family:`.
     svg = re.sub(r"font: ((?:bold |700 )?)([0-9.]+)px [^;\"]*", r"font: \g<1>\g<2>px var(--font)", svg)
