@@ -40,7 +40,7 @@ def _section(config: ConfigModel, indent: int) -> str:
     lines = []
     for key, info in type(config).model_fields.items():
         value = getattr(config, key)
-        chosen = info.is_required() or info.get_default(call_default_factory=True) != value
+        chosen = info.get_default(call_default_factory=True) != value  # a required key has none, and differs
         lines.append(_entry(key, value, indent, chosen))
     return "".join(lines)
 

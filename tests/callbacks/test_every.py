@@ -55,7 +55,7 @@ def test_five_percent_is_exactly_twenty_times_the_last_step_included(total_steps
     assert steps[-1] == total_steps
 
 
-@pytest.mark.parametrize("percent", [1, 3, 7, 10, 12.5, 30, 100])
+@pytest.mark.parametrize("percent", [0.1, 1, 3, 7, 10, 12.5, 30, 100])
 def test_percent_is_due_when_that_part_of_the_run_is_done(percent):
     for total_steps in (100, 337, 1000):
         # The k-th firing is the first step at or after k * percent of the run, in exact integers.
