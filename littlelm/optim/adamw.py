@@ -33,6 +33,7 @@ class AdamW(NamedOptimizer):
         *,
         seed: int = 0,
         stochastic_rounding: bool = False,
+        compute_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         self._no_decay_roles = frozenset(config.no_decay_roles)
         defaults = {
@@ -41,7 +42,14 @@ class AdamW(NamedOptimizer):
             "eps": config.eps,
             "weight_decay": config.weight_decay,
         }
-        super().__init__(named_parameters, roles, defaults, seed=seed, stochastic_rounding=stochastic_rounding)
+        super().__init__(
+            named_parameters,
+            roles,
+            defaults,
+            seed=seed,
+            stochastic_rounding=stochastic_rounding,
+            compute_dtype=compute_dtype,
+        )
 
     def role_defaults(self, role: str) -> dict[str, Any]:
         return {"weight_decay": 0.0} if role in self._no_decay_roles else {}

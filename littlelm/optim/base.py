@@ -29,6 +29,7 @@ class NamedOptimizer(torch.optim.Optimizer):
         defaults: hyperparameters of every group.
         seed: seed of the stochastic rounding.
         stochastic_rounding: round updated bf16 weights stochastically instead of to nearest.
+        compute_dtype: of the run's products; an optimizer with products of its own may follow it.
 
     Raises:
         UserError: a parameter has no role.
@@ -42,9 +43,11 @@ class NamedOptimizer(torch.optim.Optimizer):
         *,
         seed: int = 0,
         stochastic_rounding: bool = False,
+        compute_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         self.seed = seed
         self.stochastic_rounding = stochastic_rounding
+        self.compute_dtype = compute_dtype
         groups: dict[str, dict[str, Any]] = {}
         for name, parameter in named_parameters:
             role = role_of(name, roles)

@@ -33,6 +33,7 @@ class Composite(torch.optim.Optimizer):
         *,
         seed: int = 0,
         stochastic_rounding: bool = False,
+        compute_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         chosen: dict[str, tuple[ComponentConfig, list[tuple[str, Parameter]]]] = {}
         for name, parameter in named_parameters:
@@ -46,7 +47,14 @@ class Composite(torch.optim.Optimizer):
             entry = role if getattr(config, role) is not None else "default"
             chosen.setdefault(entry, (part_config, []))[1].append((name, parameter))
         self.parts = [
-            registry.build(part_config, pairs, roles, seed=seed, stochastic_rounding=stochastic_rounding)
+            registry.build(
+                part_config,
+                pairs,
+                roles,
+                seed=seed,
+                stochastic_rounding=stochastic_rounding,
+                compute_dtype=compute_dtype,
+            )
             for part_config, pairs in chosen.values()
         ]
         super().__init__([group for part in self.parts for group in part.param_groups], {})

@@ -19,8 +19,8 @@ POLAR_EXPRESS_STEPS = 5
 
 declare_kind(
     "optimizer",
-    "built with (config, named_parameters, roles, *, seed, stochastic_rounding): a torch.optim.Optimizer whose groups "
-    "carry role, names and initial_<h>, with state_tensors() and load_state_tensors(); subclass "
+    "built with (config, named_parameters, roles, *, seed, stochastic_rounding, compute_dtype): a torch.optim.Optimizer "
+    "whose groups carry role, names and initial_<h>, with state_tensors() and load_state_tensors(); subclass "
     "littlelm.optim.base.NamedOptimizer",
 )
 
@@ -63,7 +63,11 @@ class MuonConfig(ComponentConfig):
         "1/300 up into [0.68, 1.2]; polar_express, the best one for each step, from 1/1000 up into [0.85, 1.14]",
     )
     ns_steps: int = Field(5, ge=1, le=20, description="iterations of the orthogonalisation")
-    ns_dtype: Literal["bf16", "fp32"] = Field("bf16", description="dtype of the orthogonalisation's products")
+    ns_dtype: Literal["auto", "bf16", "fp32"] = Field(
+        "auto",
+        description="dtype of the orthogonalisation's products; auto: the run's compute dtype. In bf16 a gradient's "
+        "last bit, which depends on the number of processes, can change a step by a thousandth",
+    )
     scale: Literal["spectral", "match_rms_adamw"] = Field(
         "spectral",
         description="size of a step for a (rows, cols) matrix. spectral: max(1, rows/cols)^0.5; match_rms_adamw: "

@@ -97,11 +97,19 @@ class Muon(NamedOptimizer):
         *,
         seed: int = 0,
         stochastic_rounding: bool = False,
+        compute_dtype: torch.dtype = torch.bfloat16,
     ) -> None:
         self.config = config
         defaults = {"lr": config.lr, "momentum": config.momentum, "weight_decay": config.weight_decay}
-        super().__init__(named_parameters, roles, defaults, seed=seed, stochastic_rounding=stochastic_rounding)
-        self._dtype = torch.bfloat16 if config.ns_dtype == "bf16" else torch.float32
+        super().__init__(
+            named_parameters,
+            roles,
+            defaults,
+            seed=seed,
+            stochastic_rounding=stochastic_rounding,
+            compute_dtype=compute_dtype,
+        )
+        self._dtype = {"auto": compute_dtype, "bf16": torch.bfloat16, "fp32": torch.float32}[config.ns_dtype]
         self._advance_stack = CompiledOrEager(_advance, enabled=config.compile)
         self._apply_stack = CompiledOrEager(_apply, enabled=config.compile)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +77,9 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
     if config.train.micro_batch != "auto":
         micro_batch.check_micro_batch(rows, config.train.micro_batch)
     checkpoint_path = find_checkpoint(config, directory)
-    checkpoint = load_checkpoint(checkpoint_path) if checkpoint_path is not None else None
+    # One process checks the digests for all of them: the bytes are the same.
+    is_main = os.environ.get("RANK", "0") == "0"
+    checkpoint = load_checkpoint(checkpoint_path, verify=is_main) if checkpoint_path is not None else None
     if checkpoint is not None and checkpoint_path is not None:
         for change in compare_configs(checkpoint.config_text, config, checkpoint_path):
             console.print(f"changed since the checkpoint: {change.key}: {change.before!r} -> {change.after!r}")
@@ -94,6 +97,7 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
         model.parameter_roles(),
         stochastic_rounding=precision.stochastic_rounding,
         seed=config.run.seed,
+        compute_dtype=precision.compute_dtype,
     )
     loss = registry.build(config.loss)
     runner = StepRunner(model, loss, world, config.train.compile, console.print)
