@@ -30,8 +30,8 @@ def assemble(pieces: Sequence[Piece], row_length: int, bos_id: int) -> tuple[NDA
 
 def split_targets(table: NDArray[np.int64], filled: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """(n, T + 1) rows -> inputs (n, T) and targets (n, T), each position's target being the next token."""
-    inputs = np.ascontiguousarray(table[:, :-1])
-    targets = np.ascontiguousarray(table[:, 1:])
+    inputs = table[:, :-1].copy()  # copies even of one row, where a slice would share memory with the targets
+    targets = table[:, 1:].copy()
     for index in np.flatnonzero(filled < table.shape[1]):
         targets[index, max(0, filled[index] - 1) :] = IGNORE
     return inputs, targets

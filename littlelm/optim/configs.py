@@ -19,8 +19,8 @@ POLAR_EXPRESS_STEPS = 5
 
 declare_kind(
     "optimizer",
-    "built with (config, named_parameters, roles, *, seed, stochastic_rounding, compute_dtype): a torch.optim.Optimizer "
-    "whose groups carry role, names and initial_<h>, with state_tensors() and load_state_tensors(); subclass "
+    "built with (config, named_parameters, roles, *, seed, stochastic_rounding, compute_dtype): a torch.optim."
+    "Optimizer whose groups carry role, names and initial_<h>, with state_tensors() and load_state_tensors(); subclass "
     "littlelm.optim.base.NamedOptimizer",
 )
 

@@ -1,0 +1,136 @@
+"""Rows are a pure function of the step; the order of tokens survives any way of asking for them."""
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from littlelm.data.configs import BestFitConfig, ConcatConfig, DataConfig, ValidationConfig
+from littlelm.data.permutation import permute
+from littlelm.data.prepare import prepare
+from littlelm.data.source_configs import TextSourceConfig
+from littlelm.errors import UserError
+from littlelm.tokenizers.configs import ByteTokenizerConfig
+
+
+def config(corpus, cache, **options):
+    options = {"packing": BestFitConfig(), "sequence_length": 64, "workers": 1, **options}
+    return DataConfig(
+        sources=[TextSourceConfig(files=[f"{corpus}/*.txt"])],
+        validation=options.pop("validation", ValidationConfig(documents=8)),
+        cache_dir=str(cache),
+        **options,
+    )
+
+
+@pytest.fixture(scope="module")
+def prepared(corpus, cache):
+    return prepare(config(corpus, cache), ByteTokenizerConfig(), Console(quiet=True))
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 64, 1000, 4097])
+def test_permutation_is_one_to_one_and_differs_by_key(size):
+    numbers = np.arange(size)
+    once = permute(numbers, size, 5)
+    assert sorted(once.tolist()) == numbers.tolist()
+    assert (permute(numbers[::-1], size, 5)[::-1] == once).all()
+    if size > 6:
+        assert (permute(numbers, size, 6) != once).any()
+        assert (once != numbers).any()
+
+
+def test_permutation_leaves_no_order_behind():
+    size = 20_000
+    once = permute(np.arange(size), size, 3)
+    assert abs(np.corrcoef(np.arange(size), once)[0, 1]) < 5 / np.sqrt(size)
+    assert abs(np.corrcoef(once[:-1], once[1:])[0, 1]) < 5 / np.sqrt(size)
+
+
+def test_step_batch_is_pure(prepared):
+    loader, other = prepared.train_loader(8, 1), prepared.train_loader(8, 1)
+    first = [loader.batch(step, 0, 8) for step in range(6)]
+    for step in (5, 0, 3, 3):
+        for left, right in zip(first[step], other.batch(step, 0, 8), strict=True):
+            assert (left == right).all()
+    assert (prepared.train_loader(8, 2).batch(0, 0, 8)[0] != first[0][0]).any()
+
+
+def test_token_order_survives_world_size(prepared):
+    """Any split of a step's rows over ranks and micro-batches gives the same rows."""
+    loader = prepared.train_loader(8, 1)
+    whole = loader.batch(3, 0, 8)
+    for world in (1, 2, 4, 8):
+        for micro in (1, 2, 4, 8):
+            if micro > 8 // world:
+                continue
+            parts = []
+            for rank in range(world):
+                begin = rank * 8 // world
+                parts += [loader.batch(3, row, row + micro) for row in range(begin, begin + 8 // world, micro)]
+            for column in (0, 1):
+                assert (np.concatenate([part[column] for part in parts]) == whole[column]).all()
+
+
+def test_global_rows_do_not_depend_on_the_batch(prepared):
+    small, large = prepared.train_loader(4, 1), prepared.train_loader(8, 1)
+    joined = np.concatenate([small.batch(2, 0, 4)[0], small.batch(3, 0, 4)[0]])
+    assert (joined == large.batch(1, 0, 8)[0]).all()
+
+
+def test_an_epoch_reads_every_row_once_and_the_next_one_in_another_order(prepared):
+    loader = prepared.train_loader(1, 1)
+    rows = loader.rows_per_epoch
+
+    def epoch(number):
+        return [loader.batch(number * rows + i, 0, 1)[0].tobytes() for i in range(rows)]
+
+    assert len(set(epoch(0))) == rows
+    assert sorted(epoch(0)) == sorted(epoch(1))
+    assert epoch(0) != epoch(1)
+
+
+def test_batches_cross_epochs(prepared):
+    rows = prepared.train_loader(1, 1).rows_per_epoch
+    size = rows - 1
+    loader = prepared.train_loader(size, 1)
+    singles = prepared.train_loader(1, 1)
+    crossing = loader.batch(1, 0, size)[0]  # begins with the last row of epoch 0
+    assert (crossing == np.concatenate([singles.batch(size + i, 0, 1)[0] for i in range(size)])).all()
+
+
+def test_targets_are_the_next_tokens_and_padding_is_not_counted(prepared):
+    loader = prepared.train_loader(8, 1)
+    total = 0
+    for step in range(-(-loader.rows_per_epoch // 8)):
+        inputs, targets = loader.batch(step, 0, 8)
+        counted = targets != -100
+        assert (inputs[:, 1:][counted[:, :-1]] == targets[:, :-1][counted[:, :-1]]).all()
+        assert int(counted.sum()) == loader.num_targets(step)
+        total += int(counted.sum())
+    assert total > 0
+
+
+@pytest.mark.parametrize("packing", [BestFitConfig(), ConcatConfig()])
+def test_training_rows_hold_every_training_token_and_no_validation_document(corpus, cache, packing):
+    made = prepare(config(corpus, cache, packing=packing), ByteTokenizerConfig(), Console(quiet=True))
+    loader = made.train_loader(1, 1)
+    texts = {path.read_text() for path in corpus.glob("*.txt")}
+    bos = made.tokenizer.bos_id
+    held_out, tokens = [], made.validation_shards[0].tokens
+    for document in np.split(tokens, np.flatnonzero(tokens == bos)[1:]):
+        held_out.append(made.tokenizer.decode(document.tolist()))
+    assert len(held_out) == 8
+    assert set(held_out) <= texts
+    expected = sum(len(text.encode()) + 1 for text in texts) - len(tokens)
+    read = [loader.batch(step, 0, 1) for step in range(loader.rows_per_epoch)]
+    filled = sum(int((targets != -100).sum()) + 1 for _, targets in read)
+    assert filled == expected
+    everything = " ".join(made.tokenizer.decode(inputs[0].tolist()) for inputs, _ in read)
+    for text in held_out:
+        assert text[:50] not in everything
+
+
+def test_a_corpus_smaller_than_a_batch_says_what_to_change(prepared):
+    with pytest.raises(
+        UserError, match=r"fewer than one global batch of 100000 rows; lower train\.global_batch_tokens"
+    ):
+        prepared.train_loader(100_000, 1)
