@@ -12,7 +12,10 @@ from conftest import little_lm
 @pytest.mark.parametrize(
     ("override", "expected"),
     [
-        ("optimizer.matrix.momentun=0.9", "unknown key 'momentun' in optimizer.matrix (muon); did you mean 'momentum'?"),
+        (
+            "optimizer.matrix.momentun=0.9",
+            "unknown key 'momentun' in optimizer.matrix (muon); did you mean 'momentum'?",
+        ),
         ("run.steps=many", "run.steps: expected a whole number, got 'many'"),
         ("optimizer=adamm", "unknown optimizer 'adamm'; did you mean 'adamw'?"),
         ("model.num_attention_heads=3", "num_attention_heads"),

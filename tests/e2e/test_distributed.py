@@ -12,7 +12,9 @@ from conftest import little_lm
 
 def losses(directory):
     records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
-    return [r["loss"] for r in records if r["kind"] == "train"], [r["bits_per_byte"] for r in records if r["kind"] == "eval"]
+    return [r["loss"] for r in records if r["kind"] == "train"], [
+        r["bits_per_byte"] for r in records if r["kind"] == "eval"
+    ]
 
 
 def free_port():
