@@ -80,8 +80,8 @@ def main() -> None:
             if number >= 2:  # the first two compile and warm up
                 times[caption].append(taken)
     measure = statistics.median(next(iter(times.values())))
-    for caption, taken in times.items():
-        median = statistics.median(taken)
+    for caption, rounds in times.items():
+        median = statistics.median(rounds)
         print(f"{caption:24} {median:8.1f} ms   {median / measure:5.2f} x torch.optim.Muon")
 
 

@@ -13,7 +13,6 @@ from littlelm.config.load import Loaded, load
 from littlelm.data.configs import DataConfig
 
 DEFAULTS = Path(__file__).with_name("defaults.yaml")
-SCHEMA_VERSION = 1
 
 
 class RunSection(ConfigModel):
@@ -60,7 +59,7 @@ class BudgetSection(ConfigModel):
 class RunConfig(ConfigModel):
     """One file that fully specifies a run."""
 
-    schema_version: Literal[1] = Field(SCHEMA_VERSION, description="version of this file's format")
+    schema_version: Literal[1] = Field(1, description="version of this file's format")
     plugins: list[str] = Field(default_factory=list, description="Python files that register own components")
     run: RunSection
     tokenizer: Annotated[ComponentConfig, ComponentOf("tokenizer")] = Field(description="text -> tokens")

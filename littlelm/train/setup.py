@@ -16,6 +16,7 @@ from littlelm import registry
 from littlelm.config.load import dump
 from littlelm.data.prepare import prepare
 from littlelm.errors import UserError
+from littlelm.model.configs import TransformerConfig
 from littlelm.plan.flops import flops_per_token
 from littlelm.plan.memory import activation_bytes_per_row
 from littlelm.plan.peak import peak_of_device
@@ -124,7 +125,7 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
         callbacks={name: registry.build(each) for name, each in config.callbacks.items()},
         micro_batch_rows=chosen,
         parameters_by_role=count_by_role(model),
-        flops_per_token=flops_per_token(config.model, prepared.vocab_size, config.data.sequence_length).total,
+        flops_per_token=estimate_flops(config, model),
         peak_flops=peak,
         peak_source=peak_source,
     )
@@ -159,6 +160,21 @@ def count_by_role(model: Any) -> dict[str, int]:
     return counts
 
 
+def estimate_flops(config: RunConfig, model: Any) -> float:
+    """FLOPs of a training token; for a model that is not ours 6 x its matrices and head, attention not counted."""
+    if isinstance(config.model, TransformerConfig):
+        return flops_per_token(config.model, model.vocab_size, config.data.sequence_length).total
+    counts = count_by_role(model)
+    return 6.0 * (counts.get("matrix", 0) + counts.get("head", 0))
+
+
+def estimate_row_bytes(config: RunConfig, model: Any) -> int:
+    """Bytes that one row's forward pass keeps; for a model that is not ours a guess of 256 KiB a token."""
+    if isinstance(config.model, TransformerConfig):
+        return activation_bytes_per_row(config.model, config.data.sequence_length, model.compute_dtype.itemsize)
+    return config.data.sequence_length * 2**18
+
+
 def choose_micro_batch(
     config: RunConfig, model: Any, runner: StepRunner, world: World, rows: int, saved_rows: int | None, console: Console
 ) -> int:
@@ -172,7 +188,7 @@ def choose_micro_batch(
         free = torch.cuda.mem_get_info(world.device)[0]
     else:
         free = psutil.virtual_memory().available // max(1, world.size)
-    per_row = activation_bytes_per_row(config.model, config.data.sequence_length, model.compute_dtype.itemsize)
+    per_row = estimate_row_bytes(config, model)
     chosen, reason = micro_batch.auto_micro_batch(rows, config.data.sequence_length, per_row, free, world.device.type)
     if world.device.type == "cuda":
         chosen = probe_memory(config, runner, world, rows, chosen)

@@ -54,5 +54,5 @@ def test_aliases_that_multiply_are_refused():
 def test_override_is_read_as_yaml():
     assert parse_override("a.b=[1, x]").plain() == {"a": {"b": [1, "x"]}}
     assert parse_override("a=").plain() == {"a": None}
-    with pytest.raises(UserError, match="section.key=value"):
+    with pytest.raises(UserError, match=r"section\.key=value"):
         parse_override("a.b")
