@@ -36,7 +36,7 @@ class ConsoleCallback(Callback):
         if not run.is_main:
             return
         self.console = run.console
-        self.smooth: float | None = None
+        self.sum = self.weight = 0.0  # of the smoothed loss
         self.done_at_start = run.state.step
         self.started = time.perf_counter()
         self.printed = -math.inf
@@ -63,7 +63,8 @@ class ConsoleCallback(Callback):
         loss = record["loss"]
         if math.isfinite(loss):
             keep = self.config.smoothing
-            self.smooth = loss if self.smooth is None else keep * self.smooth + (1 - keep) * loss
+            # An exponential mean over the steps seen so far only, so that the first loss does not linger.
+            self.sum, self.weight = keep * self.sum + (1 - keep) * loss, keep * self.weight + (1 - keep)
         if record.get("skipped"):
             self._line(f"step {record['step']}: loss {loss}, gradient norm {record['grad_norm']}: step skipped")
         if self.live is not None:
@@ -86,7 +87,7 @@ class ConsoleCallback(Callback):
         return f"step {step}/{total} {step / total:.0%} | ETA {duration(self._eta_seconds(run))}"
 
     def _facts(self, record: dict[str, Any]) -> list[str]:
-        smooth = record["loss"] if self.smooth is None else self.smooth
+        smooth = self.sum / self.weight if self.weight else record["loss"]
         facts = [
             f"loss {smooth:.4f} ({record['loss']:.4f})",
             f"lr {record['lr']:.2e}",

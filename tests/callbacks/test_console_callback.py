@@ -35,7 +35,7 @@ def test_a_line_holds_loss_rate_speed_utilisation_norm_and_dollars(tmp_path):
         assert fact in run.printed()
     callback.on_record(run, run.advance(10, loss=2.0))
     last = run.printed().splitlines()[-1]
-    assert "loss 3.0000 (2.0000)" in last
+    assert "loss 2.6667 (2.0000)" in last  # (0.25 * 4 + 0.5 * 2) / 0.75
     assert "$" not in last and "MFU" not in last
 
 
