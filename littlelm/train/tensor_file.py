@@ -121,7 +121,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """
     try:
         with safe_open(path, framework="pt", device="cpu") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {name: file.get_tensor(name) for name in file.keys()}
             shared = json.loads((file.metadata() or {}).get(SHARED_KEY, "{}"))
             return {**tensors, **{name: tensors[kept] for name, kept in shared.items()}}
     except (SafetensorError, OSError, ValueError, KeyError) as error:
