@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from littlelm.callbacks.base import Callback, Run
-from littlelm.train.filesystem import write_atomically
+from littlelm.filesystem import write_atomically
 
 
 def json_line(record: dict[str, Any]) -> str:

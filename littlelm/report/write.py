@@ -7,10 +7,10 @@ from pathlib import Path
 from string import Template
 
 from littlelm import __version__
+from littlelm.filesystem import write_atomically
 from littlelm.report import sections
 from littlelm.report.config_listing import listing
 from littlelm.report.contents import RunContents, read_run
-from littlelm.train.filesystem import write_atomically
 
 _PAGE = Path(__file__).with_name("page.html")
 

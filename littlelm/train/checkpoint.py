@@ -27,9 +27,9 @@ from typing import Any
 
 from torch import Tensor
 
+from littlelm import filesystem
 from littlelm.errors import UserError
-from littlelm.train import filesystem
-from littlelm.train.filesystem import sync_directory, write_file
+from littlelm.filesystem import sync_directory, write_file
 from littlelm.train.manifest import (
     MANIFEST,
     REPLACED_PREFIX,

@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from littlelm.train.filesystem import write_atomically
+from littlelm.filesystem import write_atomically
 from littlelm.train.run import TrainingRun
 
 SUMMARY_SCHEMA_VERSION = 1

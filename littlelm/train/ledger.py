@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from littlelm.errors import UserError
-from littlelm.train.filesystem import write_atomically
+from littlelm.filesystem import write_atomically
 
 SCHEMA_VERSION = 1
 WRITE_SECONDS = 10.0

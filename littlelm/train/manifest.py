@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from littlelm.errors import UserError
-from littlelm.train.filesystem import sha256_of_file
+from littlelm.filesystem import sha256_of_file
 
 # Of the layout of a checkpoint directory: manifest.json and state.json carry it. Raise it when either changes.
 SCHEMA_VERSION = 1

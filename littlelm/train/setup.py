@@ -13,9 +13,11 @@ import torch
 from rich.console import Console
 
 from littlelm import registry
+from littlelm.callbacks.metrics import read_metrics
 from littlelm.config.load import dump
 from littlelm.data.prepare import prepare
 from littlelm.errors import UserError
+from littlelm.filesystem import write_atomically
 from littlelm.model.configs import TransformerConfig
 from littlelm.plan.flops import flops_per_token
 from littlelm.plan.memory import activation_bytes_per_row
@@ -25,7 +27,6 @@ from littlelm.train.checkpoint import Checkpoint, latest_checkpoint, load_checkp
 from littlelm.train.configs import RunConfig
 from littlelm.train.distributed import World
 from littlelm.train.environment import describe_environment
-from littlelm.train.filesystem import write_atomically
 from littlelm.train.ledger import Ledger
 from littlelm.train.resume import check_state, compare_configs
 from littlelm.train.run import TrainingRun, TrainState
@@ -140,6 +141,7 @@ def write_environment(run: TrainingRun) -> None:
     """environment.json: software, hardware, and what the records of this session are to be read with."""
     facts = {
         "parameters": sum(run.parameters_by_role.values()),
+        "parameters_by_role": run.parameters_by_role,
         "flops_per_token": run.flops_per_token,
         "peak_flops": run.peak_flops,
         "peak_source": run.peak_source,
@@ -226,15 +228,8 @@ def probe_memory(config: RunConfig, runner: StepRunner, world: World, rows: int,
 
 def seconds_after(metrics: Path, step: int) -> float:
     """Seconds of the training steps after `step` in metrics.jsonl: work that a kill made to be done again."""
-    total = 0.0
-    for line in metrics.read_text(encoding="utf-8").splitlines() if metrics.exists() else []:
-        try:
-            record = json.loads(line)
-        except ValueError:
-            continue  # the torn last line of a killed process
-        if record.get("kind") == "train" and record["step"] > step:
-            total += record.get("step_seconds") or 0.0
-    return total
+    later = (r for r in read_metrics(metrics) if r["kind"] == "train" and r["step"] > step)
+    return sum((r["step_seconds"] or 0.0) - (r["data_wait_seconds"] or 0.0) for r in later)
 
 
 def restore(run: TrainingRun, checkpoint: Checkpoint, path: Path) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from littlelm.train.filesystem import Disk
+from littlelm.filesystem import Disk
 
 OPERATIONS = ("make_directory", "create", "write", "sync", "rename", "remove_file", "remove_directory")
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
+from littlelm import filesystem
 from littlelm.errors import UserError
-from littlelm.train import filesystem
 from littlelm.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from littlelm.train.manifest import find_steps
 from littlelm.train.tensor_file import _bytes_of, read_tensors, tensor_file_bytes, write_tensors

@@ -10,8 +10,8 @@ import pytest
 import torch
 from faulty_disk import OPERATIONS, ForgetfulDisk, KillingDisk, RaisingDisk, WatchedDisk, materialise
 
+from littlelm import filesystem
 from littlelm.errors import UserError
-from littlelm.train import filesystem
 from littlelm.train.checkpoint import latest_checkpoint, load_checkpoint, save_checkpoint
 from littlelm.train.manifest import find_steps
 

@@ -9,8 +9,8 @@ import time
 
 import pytest
 
+from littlelm import filesystem
 from littlelm.errors import UserError
-from littlelm.train import filesystem
 from littlelm.train.ledger import Ledger
 
 
