@@ -13,7 +13,7 @@ import matplotlib
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
-from littlelm.report.units import human
+from littlelm.units import human
 
 WIDE = (9.2, 3.3)  # inches; a full row of the page
 NARROW = (4.5, 2.9)  # half a row, and a whole one on a phone

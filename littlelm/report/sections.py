@@ -7,8 +7,8 @@ import shlex
 from collections import Counter
 from typing import Any
 
+from littlelm import units
 from littlelm.plan.flops import FORMULA
-from littlelm.report import units
 from littlelm.report.charts import NARROW, WIDE, Curve, line_chart
 from littlelm.report.contents import RunContents
 

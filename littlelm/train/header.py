@@ -8,16 +8,9 @@ from typing import Any
 
 from littlelm.filesystem import write_atomically
 from littlelm.train.run import TrainingRun
+from littlelm.units import flops, human
 
 SUMMARY_SCHEMA_VERSION = 1
-
-
-def human(count: float) -> str:
-    """1234567 -> 1.23M."""
-    for scale, suffix in ((1e12, "T"), (1e9, "B"), (1e6, "M"), (1e3, "k")):
-        if abs(count) >= scale:
-            return f"{count / scale:.3g}{suffix}"
-    return f"{count:.3g}"
 
 
 def print_header(run: TrainingRun, resumed: bool) -> None:
@@ -30,12 +23,12 @@ def print_header(run: TrainingRun, resumed: bool) -> None:
     say(f"model: {human(total)} parameters ({by_role})")
     say(
         f"run: {run.total_steps} steps x {run.tokens_per_step} tokens = {human(run.total_tokens)} tokens; "
-        f"{human(run.flops_per_token)}FLOP a token, {human(run.flops_per_token * run.total_tokens)}FLOP in all"
+        f"{flops(run.flops_per_token)} a token, {flops(run.flops_per_token * run.total_tokens)} in all"
     )
     say(f"batch: {run.micro_batch_rows} rows x {accumulation} passes on {where}")
     say(f"precision: {run.precision.reason}")
     if run.peak_flops:
-        say(f"peak: {human(run.peak_flops)}FLOP/s a process ({run.peak_source})")
+        say(f"peak: {flops(run.peak_flops)}/s a process ({run.peak_source})")
     if run.usd_per_hour is not None:
         say(f"price: {run.usd_per_hour:.2f} USD an hour in all")
     if config.train.compile and run.state.step < run.total_steps:

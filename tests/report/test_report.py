@@ -6,9 +6,10 @@ from html.parser import HTMLParser
 
 import pytest
 
+from littlelm import units
 from littlelm.config.load import dump
 from littlelm.errors import UserError
-from littlelm.report import units, write_report
+from littlelm.report import write_report
 from littlelm.report.charts import MAX_POINTS, NARROW, Curve, bins, line_chart
 from littlelm.report.config_listing import listing
 from littlelm.report.contents import read_run
