@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from littlelm.errors import UserError
+from littlelm.filesystem import sync_directory
 
 
 class DigestedFile:
@@ -56,15 +57,6 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         json.dump(value, file, indent=1)
         file.flush()
         os.fsync(file.fileno())
-
-
-def sync_directory(path: Path) -> None:
-    """Make the names in a directory durable."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def commit(temporary: Path, target: Path) -> None:
