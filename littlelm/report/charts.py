@@ -130,9 +130,10 @@ def line_chart(
             line = _draw(axes, curve, colour)
             if format_last is not None and line:
                 axes.plot(*line[-1], marker="o", markersize=6, color=colour)
+                # Right of the point, where no curve can run through it, however steep its end.
                 axes.annotate(
-                    format_last(line[-1][1]), line[-1], xytext=(0, 9), textcoords="offset points", ha="right",
-                    fontweight="bold", color=_INK, fontsize=10.5,
+                    format_last(line[-1][1]), line[-1], xytext=(8, 0), textcoords="offset points", ha="left",
+                    va="center", fontweight="bold", color=_INK, fontsize=10.5,
                 )  # fmt: skip
             if cut_start and len(line) >= 100:
                 axes.set_ylim(top=max(y for _, y in line[len(line) // 20 :]) + _spread(line))

@@ -116,6 +116,11 @@ class RunContents:
         return math.fsum(part.seconds for part in self.parts)
 
     @property
+    def killed_sessions(self) -> int:
+        """Earlier sessions that never closed; the newest may only be under way."""
+        return sum(not session.get("closed", True) for session in self.sessions[:-1])
+
+    @property
     def usd(self) -> float | None:
         priced = [part.usd for part in self.parts if part.usd is not None]
         return math.fsum(priced) if priced else None

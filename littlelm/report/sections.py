@@ -11,6 +11,7 @@ from littlelm import units
 from littlelm.plan.flops import FORMULA
 from littlelm.report.charts import NARROW, WIDE, Curve, line_chart
 from littlelm.report.contents import RunContents
+from littlelm.train.ledger import WRITE_SECONDS
 
 _PART_MEANING = {
     "train": "forward, backward, optimizer",
@@ -161,10 +162,14 @@ def time_and_money(run: RunContents) -> str:
         )
     total = f"<td>{text(units.usd(run.usd))}</td>" if run.usd is not None else ""
     rows.append(f'<tr class="sum"><th>in all</th><td>{text(units.duration(whole))}</td><td>100.0%</td>{total}</tr>')
+    note = ""
+    if run.killed_sessions:
+        many = f"{run.killed_sessions} session{'s were' if run.killed_sessions > 1 else ' was'}"
+        note = f'<p class="note">{many} killed: up to {WRITE_SECONDS:.0f} s before each kill are not in this sum.</p>'
     head = "<th>part</th><th>time</th><th>share</th>" + ("<th>cost</th>" if priced else "")
     return (
         f'<div class="bar">{"".join(bar)}</div>'
-        f'<table class="parts"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>'
+        f'<table class="parts"><thead><tr>{head}</tr></thead><tbody>{"".join(rows)}</tbody></table>{note}'
     )
 
 

@@ -187,6 +187,17 @@ def test_a_session_without_a_price_counts_in_time_alone(run):
     assert "lost steps that a kill made to be done again 30 min 0 s 9.1% –" in text
 
 
+def test_time_that_a_kill_left_unknown_is_said_beside_the_sum(run):
+    ledger = json.loads((run / "ledger.json").read_text())
+    first, last = ledger["sessions"]
+    first["closed"], last["closed"] = True, False  # the newest is under way, not killed
+    (run / "ledger.json").write_text(json.dumps(ledger))
+    assert "killed:" not in page_of(run).text
+    first["closed"] = False
+    (run / "ledger.json").write_text(json.dumps(ledger))
+    assert "1 session was killed: up to 10 s before each kill are not in this sum" in page_of(run).text
+
+
 def test_samples_show_the_newest_and_keep_the_earlier(run):
     text = page_of(run).text
     assert "Once late step 20, after 10.2k tokens 1 earlier step 10 early" in text
