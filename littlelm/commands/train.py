@@ -25,10 +25,13 @@ def run_training(file: Path, overrides: list[str]) -> int:
     from littlelm.train.header import print_footer, print_header
     from littlelm.train.interrupt import Interrupt
     from littlelm.train.ledger import Ledger
-    from littlelm.train.setup import set_up
+    from littlelm.train.setup import is_complete, set_up
     from littlelm.train.trainer import Trainer
 
     directory = Path(config.run.dir).expanduser()
+    if is_complete(config, directory):
+        console.print(f"{directory} is complete ({config.total_steps} steps). Next: little-lm sample {directory}")
+        return 0
     price = config.budget.usd_per_gpu_hour
     world_size = distributed.environment_world_size()
     ledger = Ledger(directory / "ledger.json" if is_main else None, None if price is None else price * world_size)
@@ -36,9 +39,6 @@ def run_training(file: Path, overrides: list[str]) -> int:
         with Interrupt() as interrupt:
             ready = set_up(config, console, ledger)
             run = ready.run
-            if run.state.step >= run.total_steps and (directory / "summary.json").exists():
-                console.print(f"{directory} is complete ({run.state.step} steps). Next: little-lm sample {directory}")
-                return 0
             print_header(run, ready.resumed)
             Trainer(run, ready.runner, ready.resumed).train(interrupt)
             if run.interrupted:

@@ -52,6 +52,19 @@ def find_checkpoint(config: RunConfig, directory: Path) -> Path | None:
     return found
 
 
+def is_complete(config: RunConfig, directory: Path) -> bool:
+    """Whether this very run has reached its end before, evaluations included: then nothing is touched.
+
+    Raises UserError when the directory holds a run of another config.
+    """
+    path = latest_checkpoint(directory / "checkpoints") if (directory / "summary.json").is_file() else None
+    if path is None or config.run.resume == "never":
+        return False
+    checkpoint = load_checkpoint(path, verify=False)
+    compare_configs(checkpoint.config_text, config, path)
+    return int(checkpoint.state["step"]) >= config.total_steps
+
+
 def make_run_directory(directory: Path, config: RunConfig) -> None:
     """Create the run's directory with the resolved config. Raises UserError when it cannot be written."""
     try:

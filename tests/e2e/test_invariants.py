@@ -161,3 +161,17 @@ def test_a_plugin_swaps_the_optimizer_in_one_line(tiny, tmp_path):
     assert run_training(tiny, ["optimizer=sign", "run.steps=3"]) == 0
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records if record["kind"] == "train"] == [1, 2, 3]
+
+
+def test_fast_path_equals_reference(tiny, tmp_path):
+    """A run with every fast path (compiled step, chunked compiled loss, compiled stacked Muon) and one with none."""
+    fast = ["train.compile=true", "loss={chunked: {chunk_tokens: 64}}", "optimizer.matrix.compile=true"]
+    slow = ["train.compile=false", "loss=full", "optimizer.matrix.compile=false"]
+    losses = []
+    for name, overrides in (("fast", fast), ("slow", slow)):
+        directory = tmp_path / name
+        assert run_training(tiny, [*overrides, "run.steps=6", f"run.dir={directory}", "callbacks.sample=false"]) == 0
+        records = [json.loads(line) for line in (directory / "metrics.jsonl").read_text().splitlines()]
+        losses.append([record["loss"] for record in records if record["kind"] in ("train", "eval")])
+    assert len(losses[0]) == 7
+    assert losses[0] == pytest.approx(losses[1], abs=2e-4)
