@@ -20,6 +20,12 @@ from littlelm.plan.cost import Plan, plan
 from littlelm.train.configs import RunConfig, load_run
 
 
+def make_console() -> Console:
+    """For tables: as wide as the terminal, and wide enough for every column where there is none (a pipe, a file)."""
+    console = Console(highlight=False)
+    return console if console.is_terminal else Console(highlight=False, width=160)
+
+
 def show_config(file: Path, overrides: list[str]) -> None:
     sys.stdout.write(show.render(load_run(file, overrides).tree))
 
@@ -37,7 +43,7 @@ def show_schema(out: Path | None) -> None:
 
 
 def show_components(kind: str | None, name: str | None) -> None:
-    console = Console(soft_wrap=False)
+    console = make_console()
     contracts = registry.kinds()
     if kind is None:
         table = Table("kind", "names", "contract", box=None, pad_edge=False, header_style="bold")
@@ -84,7 +90,7 @@ def show_model(file: Path, overrides: list[str]) -> None:
     model: Any = config.model
     vocab_size = planned_vocab_size(config)
     made = plan(config, vocab_size)
-    console = Console(highlight=False)
+    console = make_console()
     table = Table("tensor", "role", "shape", "tensors", "parameters", "share", box=None, header_style="bold")
     for column in table.columns[3:]:
         column.justify = "right"
@@ -113,7 +119,7 @@ def show_model(file: Path, overrides: list[str]) -> None:
 
 
 def show_diff(before: Path, after: Path) -> None:
-    console = Console(highlight=False)
+    console = make_console()
     one, two = load_run(before), load_run(after)
     differences = diff(one.tree, two.tree)
     if not differences:

@@ -232,8 +232,11 @@ def test_diff_compares_resolved_values_not_text(read):
     other = read("fruit: {basket: {first: apple}}\nsize: {tokens: 1000}")
     assert diff(one.tree, same.tree) == []
     changes = {item.key: (item.before, item.after) for item in diff(one.tree, other.tree)}
-    assert changes["fruit.name"] == ("apple", "basket")
-    assert changes["fruit.weight"] == (0.2, MISSING)
+    assert changes["fruit"] == ("apple", "basket {first: apple}")  # other components: their keys do not compare
+    heavier = read("fruit: {apple: {weight: 0.5}}\nsize: {tokens: 1000}\nshelf: {apple: {}}")
+    changes = {item.key: (item.before, item.after) for item in diff(one.tree, heavier.tree)}
+    assert changes["fruit.weight"] == (0.2, 0.5)
+    assert changes["shelf.apple.weight"] == (MISSING, 0.2)
 
 
 def test_schema_accepts_what_the_loader_accepts():
