@@ -147,7 +147,8 @@ def prepare(data: DataConfig, tokenizer_config: ComponentConfig, console: Consol
     cache = Path(data.cache_dir).expanduser()
     with explained(cache):
         cache.mkdir(parents=True, exist_ok=True)
-    tokenizer: Tokenizer = registry.build(tokenizer_config, sources=sources, cache_dir=cache)
+    with explained(cache), exclusive(cache / "tokenizers.lock", console):  # one process trains it, the others read it
+        tokenizer: Tokenizer = registry.build(tokenizer_config, sources=sources, cache_dir=cache)
     key = _content_key(data, sources, held_out, tokenizer)
     directory = cache / "data" / key
     with explained(cache), exclusive(cache / "data" / f"{key}.lock", console):
