@@ -14,7 +14,7 @@ from littlelm.train.configs import load_run
 
 def run_training(file: Path, overrides: list[str]) -> int:
     """Train FILE. Returns the exit code: 0 when the run is complete, 130/143 after an interrupt that was saved."""
-    config = load_run(file, overrides).config  # before torch: a misspelt key costs a tenth of a second, not ten
+    config = load_run(file, overrides).config  # before torch: a misspelt key costs a quarter of a second, not ten
     is_main = os.environ.get("RANK", "0") == "0"
     console = Console(quiet=not is_main, highlight=False, soft_wrap=True)
 

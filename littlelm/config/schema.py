@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import typing
+import warnings
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 from pydantic import TypeAdapter
@@ -14,9 +17,7 @@ from littlelm.config.merge import to_plain
 from littlelm.config.shapes import Holds, shape_of
 from littlelm.config.validate import describe_class
 
-_COUNT = {
-    "anyOf": [{"type": "integer"}, {"type": "number"}, {"type": "string", "pattern": r"^[0-9_.]+[kKMBT]?$"}],
-}
+_SUFFIXED = {"anyOf": [{"type": "number"}, {"type": "string", "pattern": r"^[0-9_.]+[kKMBT]?$"}]}
 _REFERENCE = {"type": "string", "pattern": r"\$\{.*\}"}
 
 
@@ -92,19 +93,25 @@ def _field_schema(field: FieldInfo) -> dict[str, Any]:
     return schema
 
 
-def _value_schema(field: FieldInfo) -> dict[str, Any]:
-    import warnings
+def _takes_suffix(annotation: Any, metadata: Sequence[Any]) -> bool:
+    """Whether a Count is in it: directly, or as one of the alternatives of a union."""
+    if any(getattr(item, "func", None) is parse_count for item in metadata):
+        return True
+    return any(
+        _takes_suffix(argument, getattr(argument, "__metadata__", ())) for argument in typing.get_args(annotation)
+    )
 
+
+def _value_schema(field: FieldInfo) -> dict[str, Any]:
     annotation: Any = field.annotation
-    is_count = annotation is int and parse_count in [getattr(item, "func", None) for item in field.metadata]
-    if is_count:
-        return dict(_COUNT)
     if field.metadata:
         annotation = Annotated[(annotation, *field.metadata)]
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", PydanticJsonSchemaWarning)
         schema = TypeAdapter(annotation).json_schema(mode="validation")
     schema.pop("title", None)
+    if _takes_suffix(field.annotation, field.metadata):
+        schema = {"anyOf": [_SUFFIXED, schema]}
     return schema
 
 
@@ -120,8 +127,6 @@ def describe_component(config: type[ComponentConfig]) -> list[tuple[str, str, st
 
 
 def _type_text(annotation: Any) -> str:
-    import typing
-
     origin = typing.get_origin(annotation)
     arguments = typing.get_args(annotation)
     if origin is typing.Literal:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from littlelm.errors import UserError
-from littlelm.filesystem import sync_directory
+from littlelm.filesystem import sha256_of_file, sync_directory
 
 
 class DigestedFile:
@@ -51,6 +51,32 @@ def write_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
     return file.close()
 
 
+def save_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
+    """Write an array as .npy durably; returns name, bytes, sha256."""
+    with path.open("wb") as file:
+        np.save(file, array)
+        file.flush()
+        os.fsync(file.fileno())
+    size, digest = sha256_of_file(path)
+    return {"name": path.name, "bytes": size, "sha256": digest}
+
+
+def read_json(path: Path, schema_version: int) -> dict[str, Any]:
+    """Read what `write_json` wrote. Raises UserError when it is damaged or of another version."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise UserError(f"{path}: damaged; delete {path.parent} to prepare it anew")
+    if value.get("schema_version") != schema_version:
+        raise UserError(
+            f"{path}: its schema_version is {value.get('schema_version')}, this little-lm reads {schema_version}; "
+            f"delete {path.parent} to prepare it anew"
+        )
+    return value
+
+
 def write_json(path: Path, value: dict[str, Any]) -> None:
     """Write JSON durably."""
     with path.open("w", encoding="utf-8") as file:
@@ -60,8 +86,10 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
 
 
 def commit(temporary: Path, target: Path) -> None:
-    """Give a finished directory its name, durably."""
+    """Give a finished directory its name, durably. What has the name already is known to be incomplete, and goes."""
     sync_directory(temporary)
+    if target.exists():
+        shutil.rmtree(target)
     temporary.rename(target)
     sync_directory(target.parent)
 
@@ -92,6 +120,10 @@ def exclusive(path: Path, console: Console) -> Iterator[None]:
         except BlockingIOError:
             console.print("another process prepares the same data; waiting for it")
             fcntl.flock(file, fcntl.LOCK_EX)
+        except OSError as error:
+            if error.errno not in (errno.EBADF, errno.EINVAL, errno.ENOLCK, errno.ENOTSUP):
+                raise
+            console.print(f"{path.parent}: a file system without locks; prepare here from one process at a time")
         yield
 
 
@@ -106,7 +138,7 @@ def explained(directory: Path) -> Iterator[None]:
                 f"{directory}: no space left on the disk while preparing data; nothing half-done is kept. Free space "
                 "or set data.cache_dir to another disk"
             ) from None
-        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM):
+        if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG):
             raise UserError(
                 f"{error.filename or directory}: {error.strerror}; set data.cache_dir to a place you can write"
             ) from None

@@ -17,7 +17,7 @@ from littlelm import registry
 from littlelm.config.base import ComponentConfig
 from littlelm.config.merge import to_plain
 from littlelm.data.configs import DataConfig
-from littlelm.data.files import check_room, commit, exclusive, explained, write_json
+from littlelm.data.files import check_room, commit, exclusive, explained, read_json, write_json
 from littlelm.data.loader import Loader
 from littlelm.data.plans import Plans, make_plans
 from littlelm.data.shards import Shard
@@ -107,6 +107,7 @@ class PreparedData:
         """Check the sha256 of every file. Raises UserError naming the first that is damaged."""
         for shard in [*self.shards, *self.validation_shards]:
             shard.verify()
+        self.plans.verify()
 
 
 def _text_bytes(path: Path) -> int:
@@ -154,7 +155,7 @@ def prepare(data: DataConfig, tokenizer_config: ComponentConfig, console: Consol
     with explained(cache), exclusive(cache / "data" / f"{key}.lock", console):
         if not (directory / "manifest.json").is_file():
             _build(directory, data, sources, held_out, tokenizer, console)
-        manifest = json.loads((directory / "manifest.json").read_text(encoding="utf-8"))
+        manifest = read_json(directory / "manifest.json", SCHEMA_VERSION)
         return PreparedData(directory, manifest, tokenizer, data)
 
 

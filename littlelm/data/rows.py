@@ -20,8 +20,8 @@ def assemble(pieces: Sequence[Piece], row_length: int, bos_id: int) -> tuple[NDA
     for index, (tokens, first, start, length, row) in enumerate(pieces):
         position = 0
         line = table[index]
-        for piece in range(int(first[row]), int(first[row + 1])):
-            begin, size = int(start[piece]), int(length[piece])
+        span = slice(int(first[row]), int(first[row + 1]))
+        for begin, size in zip(start[span].tolist(), length[span].tolist(), strict=True):
             line[position : position + size] = tokens[begin : begin + size]
             position += size
         filled[index] = position

@@ -29,7 +29,7 @@ class Shard:
         path = self.directory / f"{self.entry['name']}.{suffix}"
         if path.stat().st_size == 0:
             return np.empty(0, dtype=dtype)
-        return np.memmap(path, dtype=dtype, mode="r")
+        return np.asarray(np.memmap(path, dtype=dtype, mode="r"))  # still mapped; np.memmap's own slicing is slow
 
     def lengths(self) -> NDArray[np.int64]:
         """(documents,) tokens of each document, BOS included."""

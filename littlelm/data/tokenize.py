@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import multiprocessing.connection
+import os
+import signal
+import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +20,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from littlelm.data.files import DigestedFile, write_array
 from littlelm.data.sources.base import SourcePart
+from littlelm.errors import UserError
 from littlelm.tokenizers.base import Tokenizer, usable_cores
 
 DIGEST_BYTES = 16
@@ -81,8 +87,18 @@ def write_shard(part: SourcePart, tokenizer: Tokenizer, directory: Path, name: s
     }
 
 
-def _work(part: SourcePart, tokenizer: Tokenizer, directory: Path, name: str) -> dict[str, Any]:
-    return write_shard(part, tokenizer, directory, name)
+def _end_with_parent() -> None:
+    """In a worker: stop when the process that started it is gone, killed ones included."""
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    sentinel = parent.sentinel
+
+    def watch() -> None:
+        multiprocessing.connection.wait([sentinel])
+        os._exit(1)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the workers
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def tokenize(
@@ -114,14 +130,19 @@ def tokenize(
         else:
             # spawn: the parent may have started threads (torch, a progress bar) that must not be forked
             context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(min(count, len(parts)), mp_context=context) as pool:
+            with ProcessPoolExecutor(min(count, len(parts)), mp_context=context, initializer=_end_with_parent) as pool:
                 futures: list[Future[dict[str, Any]]] = [
-                    pool.submit(_work, part, tokenizer, directory, name)
+                    pool.submit(write_shard, part, tokenizer, directory, name)
                     for part, name in zip(parts, names, strict=True)
                 ]
                 try:
                     for future in as_completed(futures):
                         finish(future.result())
+                except BrokenProcessPool:
+                    raise UserError(
+                        "a process that tokenizes was killed from outside, most often for want of memory; lower "
+                        f"data.workers (now {min(count, len(parts))}) or free memory, and run it again"
+                    ) from None
                 except BaseException:
                     pool.shutdown(cancel_futures=True)
                     raise

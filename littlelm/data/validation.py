@@ -40,7 +40,7 @@ def choose(shards: list[Shard], count: int) -> list[tuple[int, int]]:
         order = np.argsort(keys_of(digests), kind="stable")
         seen: set[bytes] = set()
         for document in order:
-            if len(seen) == count:
+            if len(seen) > count:  # one more than asked for, to know whether anything is left to train on
                 break
             digest = digests[document].tobytes()
             if digest not in seen:
@@ -49,11 +49,12 @@ def choose(shards: list[Shard], count: int) -> list[tuple[int, int]]:
     chosen: dict[bytes, tuple[int, int]] = {}
     for digest, index, document in sorted(candidates):
         chosen.setdefault(digest, (index, document))
-    documents = sum(shard.entry["documents"] for shard in shards)
-    if len(chosen) <= count and documents <= count:
+    if len(chosen) <= count:
+        documents = sum(shard.entry["documents"] for shard in shards)
+        copies = f" ({documents} with copies)" if documents > len(chosen) else ""
         raise UserError(
-            f"data.validation.documents is {count}, but the corpus has only {documents} documents: nothing would "
-            "be left to train on; lower it or add text"
+            f"data.validation.documents is {count}, but the corpus has only {len(chosen)} documents{copies}: nothing "
+            "would be left to train on; lower it or add text"
         )
     return list(chosen.values())[:count]
 

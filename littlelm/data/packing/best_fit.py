@@ -40,7 +40,9 @@ class BestFit:
         pieces = [[(int(item_start[order[i]]), int(remainder[order[i]])) for i in members] for members in bins]
         split = _close_up(pieces, free, row_length)
         cut = np.flatnonzero((whole_pieces > 1) | ((whole_pieces == 1) & (remainder > 0)))
-        documents_split = len(cut) + sum(1 for start in split if lengths[_owner(starts, start)] <= row_length)
+        # a document that closes several gaps is cut several times, but is one document
+        owners = np.unique(np.searchsorted(starts, np.array(split, dtype=np.int64), side="right") - 1)
+        documents_split = len(cut) + int(np.count_nonzero(lengths[owners] <= row_length))
         counts = np.array([len(row) for row in pieces], dtype=np.int64)
         flat = np.array([piece for row in pieces for piece in row], dtype=np.int64).reshape(-1, 2)
         first = np.concatenate([np.arange(len(full_starts) + 1), len(full_starts) + np.cumsum(counts)])
@@ -60,10 +62,6 @@ def _ranks(counts: Int) -> Int:
     ends = np.cumsum(counts)
     ranks: Int = np.arange(int(ends[-1]) if len(ends) else 0) - np.repeat(ends - counts, counts)
     return ranks
-
-
-def _owner(starts: Int, position: int) -> int:
-    return int(np.searchsorted(starts, position, side="right")) - 1
 
 
 def _best_fit(lengths: list[int], row_length: int) -> tuple[list[list[int]], list[int]]:

@@ -13,7 +13,11 @@ from littlelm.data.packing.plan import Int, RowPlan
 class BestFitCrop:
     """From a buffer of documents, take the longest that fits entirely; when none does, crop the shortest to fill.
 
-    No padding, but with short rows a third of all tokens is lost. Kept for comparison.
+    No padding, but a third of all tokens or more is lost. Kept for comparison.
+
+    Longer documents than a row pile up in the buffer, since the shortest is what gets cropped: the loss grows along
+    the stream until the buffer holds nothing else, so a figure from the first tokens of a corpus, or from shards of
+    few documents, is too low.
     """
 
     def __init__(self, config: BestFitCropConfig) -> None:

@@ -45,16 +45,19 @@ class RowPlan:
 
 def summarise(plans: Iterable[RowPlan]) -> dict[str, Any]:
     """Utilisation, padding and crop in percent, documents split, of several shards together."""
-    plans = list(plans)
-    rows = sum(plan.rows for plan in plans)
-    slots = sum(plan.rows * plan.row_length for plan in plans)
-    packed = sum(int(plan.length.sum()) for plan in plans)
-    tokens = sum(plan.tokens for plan in plans)
+    rows = slots = packed = tokens = documents = documents_split = 0
+    for plan in plans:  # one pass, so that the caller need not hold more than one
+        rows += plan.rows
+        slots += plan.rows * plan.row_length
+        packed += int(plan.length.sum())
+        tokens += plan.tokens
+        documents += plan.documents
+        documents_split += plan.documents_split
     return {
         "rows": rows,
         "tokens": tokens,
-        "documents": sum(plan.documents for plan in plans),
-        "documents_split": sum(plan.documents_split for plan in plans),
+        "documents": documents,
+        "documents_split": documents_split,
         "utilisation_percent": 100.0 * packed / max(1, slots),
         "padding_percent": 100.0 * (slots - packed) / max(1, slots),
         "crop_percent": 100.0 * (tokens - packed) / max(1, tokens),
