@@ -11,6 +11,7 @@ import threading
 from collections.abc import Iterator
 from concurrent.futures import Future, ProcessPoolExecutor, as_completed
 from concurrent.futures.process import BrokenProcessPool
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -87,17 +88,14 @@ def write_shard(part: SourcePart, tokenizer: Tokenizer, directory: Path, name: s
     }
 
 
-def _end_with_parent() -> None:
-    """In a worker: stop when the process that started it is gone, killed ones included."""
-    parent = multiprocessing.parent_process()
-    assert parent is not None
-    sentinel = parent.sentinel
+def _end_when_closed(alive: Connection) -> None:
+    """In a worker: stop at once when the other end of `alive` closes, because its owner failed or was killed."""
 
     def watch() -> None:
-        multiprocessing.connection.wait([sentinel])
+        multiprocessing.connection.wait([alive])
         os._exit(1)
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent, which ends the workers
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the parent too, which ends its workers
     threading.Thread(target=watch, daemon=True).start()
 
 
@@ -128,9 +126,15 @@ def tokenize(
             for part, name in zip(parts, names, strict=True):
                 finish(write_shard(part, tokenizer, directory, name))
         else:
+            processes = min(count, len(parts))
             # spawn: the parent may have started threads (torch, a progress bar) that must not be forked
             context = multiprocessing.get_context("spawn")
-            with ProcessPoolExecutor(min(count, len(parts)), mp_context=context, initializer=_end_with_parent) as pool:
+            alive, owner = context.Pipe(duplex=False)
+            with (
+                alive,
+                owner,
+                ProcessPoolExecutor(processes, context, initializer=_end_when_closed, initargs=(alive,)) as pool,
+            ):
                 futures: list[Future[dict[str, Any]]] = [
                     pool.submit(write_shard, part, tokenizer, directory, name)
                     for part, name in zip(parts, names, strict=True)
@@ -141,9 +145,9 @@ def tokenize(
                 except BrokenProcessPool:
                     raise UserError(
                         "a process that tokenizes was killed from outside, most often for want of memory; lower "
-                        f"data.workers (now {min(count, len(parts))}) or free memory, and run it again"
+                        f"data.workers (now {processes}) or free memory, and run it again"
                     ) from None
                 except BaseException:
-                    pool.shutdown(cancel_futures=True)
+                    owner.close()  # parts may take minutes: do not wait for those that are being written
                     raise
     return [done[name] for name in names]
