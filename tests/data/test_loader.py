@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from littlelm.data import loader as loader_module
 from littlelm.data.configs import BestFitConfig, ConcatConfig, DataConfig, ValidationConfig
 from littlelm.data.permutation import permute
 from littlelm.data.prepare import prepare
@@ -134,3 +135,28 @@ def test_a_corpus_smaller_than_a_batch_says_what_to_change(prepared):
         UserError, match=r"fewer than one global batch of 100000 rows; lower train\.global_batch_tokens"
     ):
         prepared.train_loader(100_000, 1)
+
+
+def test_rows_outside_of_the_global_batch_are_refused(prepared):
+    loader = prepared.train_loader(8, 1)
+    assert loader.batch(0, 3, 3)[0].shape == (0, 64)
+    for start, stop in ((0, 9), (-1, 4), (5, 4)):
+        with pytest.raises(ValueError, match="not within a global batch of 8 rows"):
+            loader.batch(0, start, stop)
+
+
+def test_epochs_are_counted(prepared):
+    loader = prepared.train_loader(8, 1)
+    assert [loader.epoch(step) for step in (0, (loader.rows_per_epoch - 1) // 8)] == [0, 0]
+    assert loader.epoch(-(-loader.rows_per_epoch // 8)) == 1
+
+
+def test_what_the_loader_keeps_changes_nothing(prepared, monkeypatch):
+    """Places are worked out a block at a time; whatever the block, whatever was asked before, the rows are the same."""
+    expected = [prepared.train_loader(8, 1).batch(step, 0, 8)[0] for step in range(40)]
+    monkeypatch.setattr(loader_module, "_BLOCK_ROWS", 5)  # blocks that end within batches
+    loader = prepared.train_loader(8, 1)
+    for step in np.random.default_rng(0).integers(0, 40, 200).tolist():
+        assert (loader.batch(step, 0, 8)[0] == expected[step]).all()
+        assert (loader.batch(step, 2, 7)[0] == expected[step][2:7]).all()
+    assert len(loader._blocks) <= loader_module._BLOCKS_KEPT

@@ -97,3 +97,44 @@ def test_a_plan_goes_around_excluded_documents(packer):
 @pytest.mark.parametrize("packer", [BestFit(BestFitConfig()), Concat(ConcatConfig())], ids=["best_fit", "concat"])
 def test_no_document_gives_no_row(packer):
     assert packer.plan(np.array([], dtype=np.int64), 10).rows == 0
+
+
+@pytest.mark.parametrize(
+    "packer", [BestFit(BestFitConfig()), BestFitCrop(BestFitCropConfig(buffer_documents=50)), Concat(ConcatConfig())]
+)
+@pytest.mark.parametrize("row_length", [16, 129, 513])
+def test_documents_split_counts_each_document_once(packer, row_length):
+    """A document is split when its tokens are in several rows, or only in part in one."""
+    documents = lengths()
+    plan = packer.plan(documents, row_length)
+    row_of = np.full(documents.sum(), -1)
+    for row in range(plan.rows):
+        for piece in range(plan.first[row], plan.first[row + 1]):
+            row_of[plan.start[piece] : plan.start[piece] + plan.length[piece]] = row
+    per_document = np.split(row_of, np.cumsum(documents)[:-1])
+    # what was never packed at all (the last row that could not be filled) is not split
+    assert plan.documents_split == sum(len(set(rows.tolist())) > 1 for rows in per_document)
+
+
+@pytest.mark.parametrize("row_length", [65, 513])
+def test_crop_packing_is_the_plain_rule(row_length):
+    """Against the rule as it is stated: look through the whole buffer, the longest that fits, else crop the shortest."""
+    documents = lengths(700, 2).tolist()
+    waiting, buffer, rows = list(documents), [], []
+    while True:
+        row, space = [], row_length
+        while space:
+            while len(buffer) < 40 and waiting:
+                buffer.append(waiting.pop(0))
+            if not buffer:
+                break
+            fitting = [length for length in buffer if length <= space]
+            taken = max(fitting) if fitting else min(buffer)
+            buffer.remove(taken)
+            row.append(min(taken, space))
+            space -= row[-1]
+        if space:
+            break
+        rows.append(row)
+    plan = BestFitCrop(BestFitCropConfig(buffer_documents=40)).plan(np.array(documents), row_length)
+    assert [plan.length[plan.first[i] : plan.first[i + 1]].tolist() for i in range(plan.rows)] == rows

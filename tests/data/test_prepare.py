@@ -1,10 +1,12 @@
 """Preparing: cached by content, independent of the workers, never half done, every byte accounted for."""
 
+import io
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -12,10 +14,14 @@ import pytest
 from conftest import write_corpus
 from rich.console import Console
 
+from littlelm import registry
+from littlelm.data import plans
 from littlelm.data import prepare as module
 from littlelm.data.configs import BestFitConfig, DataConfig, ValidationConfig
+from littlelm.data.files import exclusive
 from littlelm.data.prepare import prepare
 from littlelm.data.source_configs import TextSourceConfig
+from littlelm.data.tokenize import tokenize
 from littlelm.errors import UserError
 from littlelm.tokenizers.configs import ByteTokenizerConfig
 
@@ -165,3 +171,137 @@ def test_a_killed_preparation_leaves_nothing_that_counts(corpus, tmp_path):
     made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
     made.verify()
     assert not list((tmp_path / "data").glob(".tmp-*"))
+
+
+def test_plans_are_checked_like_shards(corpus, tmp_path):
+    made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    file = made.plans.directory / "train-00000.start.npy"
+    data = bytearray(file.read_bytes())
+    data[-1] ^= 1
+    file.write_bytes(data)
+    with pytest.raises(UserError, match=r"train-00000\.start\.npy: damaged"):
+        prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET).verify()
+    file.write_bytes(data[:-4])
+    with pytest.raises(UserError, match=r"train-00000\.start\.npy: \d+ bytes instead of"):
+        prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+
+
+def test_plans_that_were_interrupted_are_made_anew(corpus, tmp_path, monkeypatch):
+    """As after a kill: plans without their manifest, and a temporary directory, both in the way."""
+    made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    directory, before = made.plans.directory, contents(made.directory)
+    (directory / "manifest.json").unlink()
+    (directory.parent / f".tmp-{directory.name}-1").mkdir()
+    monkeypatch.setattr(module, "tokenize", None)
+    again = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    assert contents(again.directory) == before
+    assert [path.name for path in directory.parent.iterdir()] == [directory.name]
+
+
+def test_plans_that_fail_midway_leave_nothing(corpus, tmp_path, monkeypatch):
+    def full(*arguments):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(plans, "save_array", full)
+    with pytest.raises(UserError, match="no space left on the disk"):
+        prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    assert not list(tmp_path.glob("data/*/plans/*"))
+
+
+@pytest.mark.parametrize("damage", ["", "{", "[]", '{"schema_version": 99}'])
+def test_a_damaged_manifest_is_one_clear_error(corpus, tmp_path, damage):
+    made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    for manifest in (made.plans.directory / "manifest.json", made.directory / "manifest.json"):
+        manifest.write_text(damage)
+        with pytest.raises(UserError, match=f"{manifest}: .* delete {manifest.parent} to prepare it anew"):
+            prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+
+
+def test_a_cache_that_is_no_directory_is_one_clear_error(corpus, tmp_path):
+    (tmp_path / "file").write_text("")
+    for place in ("file", "file/below"):
+        with pytest.raises(UserError, match=r"set data\.cache_dir"):
+            prepare(config(corpus, tmp_path / place), ByteTokenizerConfig(), QUIET)
+
+
+def test_copies_do_not_count_as_documents_left_to_train_on(tmp_path):
+    write_corpus(tmp_path / "a", documents=6)
+    for path in list((tmp_path / "a").iterdir()):
+        shutil.copy(path, path.with_name(f"copy-{path.name}"))
+    six = ValidationConfig(documents=6)
+    with pytest.raises(UserError, match=r"only 6 documents \(12 with copies\)"):
+        prepare(config(tmp_path / "a", tmp_path / "cache", validation=six), ByteTokenizerConfig(), QUIET)
+
+
+def test_a_shard_may_be_held_out_as_a_whole(corpus, tmp_path):
+    write_corpus(tmp_path / "held_out", documents=5)
+    own = ValidationConfig(sources=[TextSourceConfig(files=[f"{tmp_path}/held_out/*.txt"])])
+    sources = [TextSourceConfig(files=[f"{tmp_path}/held_out/*.txt"]), TextSourceConfig(files=[f"{corpus}/*.txt"])]
+    data = config(corpus, tmp_path, validation=own).model_copy(update={"sources": sources})
+    made = prepare(data, ByteTokenizerConfig(), QUIET)
+    assert [len(filled) == 0 for filled in made.plans.filled] == [True, False]
+    loader = made.train_loader(4, 0)
+    assert sum(loader.num_targets(step) for step in range(loader.rows_per_epoch // 4)) > 0
+
+
+def test_a_second_process_waits_for_the_first(tmp_path):
+    said = io.StringIO()
+    entered = []
+    with exclusive(tmp_path / "lock", QUIET):
+
+        def second():
+            with exclusive(tmp_path / "lock", Console(file=said)):
+                entered.append(True)
+
+        thread = threading.Thread(target=second)
+        thread.start()
+        while "waiting for it" not in said.getvalue():
+            assert thread.is_alive()
+        assert not entered
+    thread.join()
+    assert entered
+
+
+class Deadly:
+    """A part whose worker process is killed, as when memory runs out."""
+
+    def documents(self):
+        os.kill(os.getpid(), signal.SIGKILL)
+        yield ""
+
+
+class Endless:
+    """A part that a worker process never finishes."""
+
+    def documents(self):
+        print("working", flush=True)
+        time.sleep(600)
+        yield ""
+
+
+def test_a_killed_worker_is_one_clear_error(tmp_path):
+    with pytest.raises(UserError, match=r"killed from outside.* lower data\.workers \(now 2\)"):
+        tokenize([Deadly(), Deadly()], registry.build(ByteTokenizerConfig()), tmp_path, "train", 2, QUIET)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
+def test_workers_end_with_the_process_that_started_them(tmp_path, number):
+    """Their output closes only when the last of them is gone, not after the part they are at."""
+    code = (
+        f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "if __name__ == '__main__':\n"
+        "    from test_prepare import *\n"
+        "    tokenizer = registry.build(ByteTokenizerConfig())\n"
+        f"    tokenize([Endless(), Endless()], tokenizer, Path({str(tmp_path)!r}), 'train', 2, QUIET)\n"
+    )
+    path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
+    process = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert process.stdout.readline() == "working\n"
+    process.send_signal(number)
+    process.communicate(timeout=60)

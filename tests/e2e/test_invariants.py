@@ -146,7 +146,7 @@ def test_a_plugin_swaps_the_optimizer_in_one_line(tiny, tmp_path):
         "class SignConfig(ComponentConfig):\n"
         "    'Sign descent.'\n"
         "    lr: float = 0.001\n"
-        "@register('optimizer', 'sign', config=SignConfig)\n"
+        "@register('optimizer', 'signum', config=SignConfig)\n"
         "class Sign(NamedOptimizer):\n"
         "    def __init__(self, config, named_parameters, roles, **options):\n"
         "        super().__init__(named_parameters, roles, {'lr': config.lr}, **options)\n"
@@ -158,7 +158,7 @@ def test_a_plugin_swaps_the_optimizer_in_one_line(tiny, tmp_path):
         "                parameter.sub_(group['lr'] * parameter.grad.sign())\n"
     )
     tiny.write_text("plugins: [mine.py]\n" + tiny.read_text())
-    assert run_training(tiny, ["optimizer=sign", "run.steps=3"]) == 0
+    assert run_training(tiny, ["optimizer=signum", "run.steps=3"]) == 0
     records = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert [record["step"] for record in records if record["kind"] == "train"] == [1, 2, 3]
 
