@@ -118,7 +118,7 @@ def test_documents_split_counts_each_document_once(packer, row_length):
 
 @pytest.mark.parametrize("row_length", [65, 513])
 def test_crop_packing_is_the_plain_rule(row_length):
-    """Against the rule as it is stated: look through the whole buffer, the longest that fits, else crop the shortest."""
+    """Against the rule as stated: of the whole buffer the longest that fits, else the shortest, cropped."""
     documents = lengths(700, 2).tolist()
     waiting, buffer, rows = list(documents), [], []
     while True:

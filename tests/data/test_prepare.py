@@ -291,6 +291,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, number):
         f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "if __name__ == '__main__':\n"
         "    from test_prepare import *\n"
+        "    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it\n"
         "    tokenizer = registry.build(ByteTokenizerConfig())\n"
         f"    tokenize([Endless(), Endless()], tokenizer, Path({str(tmp_path)!r}), 'train', 2, QUIET)\n"
     )
