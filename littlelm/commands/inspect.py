@@ -20,6 +20,9 @@ from littlelm.plan.cost import Plan, plan
 from littlelm.train.configs import RunConfig, load_run
 
 
+_PICTURES = (".png", ".svg", ".pdf")
+
+
 def make_console() -> Console:
     """For tables: as wide as the terminal, and wide enough for every column where there is none (a pipe, a file)."""
     console = Console(highlight=False)
@@ -166,6 +169,8 @@ def _effects(one: Plan, two: Plan) -> list[tuple[str, str, tuple[float | None, f
 def plot_schedules(file: Path, overrides: list[str], out: Path | None) -> None:
     from littlelm.optim.schedule import plot_schedule, render_schedule
 
+    if out is not None and out.suffix.lower() not in _PICTURES:
+        raise UserError(f"--out {out}: the name must end in one of {', '.join(_PICTURES)}")
     config = load_run(file, overrides).config
     named: dict[str, Any] = {f"learning rate ({config.scheduler.name})": registry.build(config.scheduler)}
     for name in ("momentum", "weight_decay"):
@@ -174,4 +179,7 @@ def plot_schedules(file: Path, overrides: list[str], out: Path | None) -> None:
             named[f"{name.replace('_', ' ')} ({scheduler.name})"] = registry.build(scheduler)
     print(render_schedule(named, config.total_steps))
     if out is not None:
-        print(f"\n{plot_schedule(named, config.total_steps, out)}")
+        try:
+            print(f"\n{plot_schedule(named, config.total_steps, out)}")
+        except OSError as error:
+            raise UserError(f"--out {out}: cannot be written: {error.strerror}") from None

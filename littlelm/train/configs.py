@@ -120,6 +120,14 @@ class RunConfig(ConfigModel):
                 f"sequence_length {length} is longer than model.max_position_embeddings {positions}; "
                 "lower the one or raise the other",
             )
+        vocab_size = getattr(self.model, "vocab_size", None)
+        planned = getattr(self.tokenizer, "planned_vocab_size", None)
+        if vocab_size is not None and planned is not None and planned() != vocab_size:
+            yield (
+                ("model", "vocab_size"),
+                f"model.vocab_size is {vocab_size}, but the tokenizer ({self.tokenizer.name}) has {planned()} tokens; "
+                "remove the key (the tokenizer's size is taken) or use the tokenizer it was meant for",
+            )
         micro = self.train.micro_batch
         if isinstance(micro, int) and micro > self.global_batch_rows > 0:
             yield (
