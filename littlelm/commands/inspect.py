@@ -19,7 +19,6 @@ from littlelm.errors import UserError
 from littlelm.plan.cost import Plan, plan
 from littlelm.train.configs import RunConfig, load_run
 
-
 _PICTURES = (".png", ".svg", ".pdf")
 
 
