@@ -5,6 +5,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from littlelm.errors import UserError
+
+COLDEST = 1e-6  # below, dividing by the temperature overflows, and only the likeliest token is left anyway
+
 
 def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Tensor:
     """Set everything outside the k likeliest, and outside the likeliest of mass p, to -inf. (V,) -> (V,) fp32.
@@ -27,8 +31,14 @@ def filter_logits(logits: Tensor, top_k: int | None, top_p: float | None) -> Ten
 def pick(
     logits: Tensor, temperature: float, top_k: int | None, top_p: float | None, generator: torch.Generator | None
 ) -> int:
-    """One token id from (V,) fp32 logits; temperature 0 takes the likeliest."""
-    if temperature == 0.0:
+    """One token id from (V,) fp32 logits; temperature 0 takes the likeliest.
+
+    Raises:
+        UserError: a logit is not a number: the weights are broken.
+    """
+    if logits.isnan().any():
+        raise UserError("the model's logits are not numbers: its weights are broken; use an earlier checkpoint")
+    if temperature < COLDEST:
         return int(logits.argmax())
     scaled = filter_logits(logits.float().cpu() / temperature, top_k, top_p)
     return int(torch.multinomial(scaled.softmax(-1), 1, generator=generator))

@@ -95,7 +95,8 @@ class TransformerConfig(ComponentConfig):
             )
         if self.num_attention_heads % self.kv_heads:
             raise ValueError(
-                f"num_key_value_heads {self.kv_heads} does not divide num_attention_heads {self.num_attention_heads}"
+                f"num_key_value_heads {self.kv_heads} does not divide num_attention_heads {self.num_attention_heads}; "
+                "every key/value head serves the same number of query heads"
             )
         if self.width_of_head % 2:
             raise ValueError(f"a head of width {self.width_of_head} cannot be rotated; it must be even")

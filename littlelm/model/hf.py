@@ -22,6 +22,10 @@ _EXPECTED: dict[str, tuple[Any, ...]] = {
     "mlp_bias": (False,),
     "rope_scaling": (None,),
 }
+_REQUIRED = (
+    "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
+    "max_position_embeddings", "rms_norm_eps",
+)  # fmt: skip
 _BLOCK = {
     "self_attn.q_proj": "attention.q",
     "self_attn.k_proj": "attention.k",
@@ -37,6 +41,9 @@ _BLOCK = {
 
 def config_from_hf(config: dict[str, Any]) -> TransformerConfig:
     """Our config for a Llama-type config.json. Raises UserError for what our transformer cannot express."""
+    missing = [key for key in _REQUIRED if key not in config]
+    if missing:
+        raise UserError(f"config.json: has no {', '.join(missing)}; is it a Llama-type model's?")
     for key, allowed in _EXPECTED.items():
         if key in config and config[key] not in allowed:
             raise UserError(f"config.json: {key} is {config[key]!r}; only {allowed[0]!r} can be expressed")
@@ -99,7 +106,10 @@ def load_hf_state(model: Transformer, state: dict[str, Tensor]) -> None:
 def load_hf_directory(directory: Path) -> Transformer:
     """The model of a Hugging Face directory (config.json and *.safetensors), fp32, on the CPU."""
     try:
-        config = config_from_hf(json.loads((directory / "config.json").read_text(encoding="utf-8")))
+        described = json.loads((directory / "config.json").read_text(encoding="utf-8"))
+        if not isinstance(described, dict):
+            raise UserError(f"{directory / 'config.json'}: is no mapping")
+        config = config_from_hf(described)
         state: dict[str, Tensor] = {}
         files = sorted(directory.glob("*.safetensors"))
         if not files:
@@ -107,7 +117,7 @@ def load_hf_directory(directory: Path) -> Transformer:
         for file in files:
             with safe_open(file, framework="pt") as opened:
                 state |= {name: opened.get_tensor(name) for name in opened.keys()}
-    except (OSError, ValueError, KeyError, SafetensorError) as error:
+    except (OSError, ValueError, SafetensorError) as error:
         raise UserError(f"{directory}: is no readable Hugging Face directory: {error}") from None
     assert config.vocab_size is not None
     model = Transformer(config, config.vocab_size)

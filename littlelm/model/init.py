@@ -6,7 +6,8 @@
   at the start (Zhang et al. 2019, arXiv:1901.09321).
 - The token embedding has standard deviation 1 (it is normalised right away), the head 0.001: the first logits are
   near zero and the first loss is log(vocab_size).
-- Value embeddings start like the values they are added to. Gates start at zero, which is a factor of 1.
+- Value embeddings start with the deviation of the matrices that make the values they are added to. Gates start at
+  zero, which is a factor of 1.
 - Residual scalars: 1 for the stream, 0.1 for the embedding.
 - With `init_std` all weights are normal with that deviation, projections into the stream scaled by 1/sqrt(2 layers),
   as GPT-2 and Llama do; norm weights are 1 in both.

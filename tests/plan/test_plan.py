@@ -71,8 +71,20 @@ def test_a_misspelt_gpu_is_named_with_the_nearest():
     assert find_gpu("B200").bf16_flops == 2250e12
     with pytest.raises(UserError, match="did you mean 'b200'"):
         find_gpu("b20")
-    assert gpu_by_device_name("NVIDIA H100 80GB HBM3") is find_gpu("h100")
-    assert gpu_by_device_name("Quadro") is None
+
+
+@pytest.mark.parametrize(
+    ("device_name", "name"),
+    [
+        ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA H100 PCIe", "h100-pcie"), ("NVIDIA H100 NVL", "h100-nvl"),
+        ("NVIDIA H200", "h200"), ("NVIDIA H200 NVL", "h200-nvl"), ("NVIDIA A100-SXM4-80GB", "a100"),
+        ("NVIDIA B200", "b200"), ("NVIDIA L40S", "l40s"), ("NVIDIA GeForce RTX 4090", "rtx4090"),
+        ("NVIDIA GeForce RTX 4090 D", None), ("NVIDIA GeForce RTX 4090 Laptop GPU", None), ("NVIDIA GB200", None),
+        ("NVIDIA GH200 480GB", None), ("NVIDIA A100-SXM4-80GB MIG 1g.10gb", None), ("Quadro", None),
+    ],
+)  # fmt: skip
+def test_a_gpu_of_the_table_is_known_by_its_name_and_a_variant_is_not_mistaken_for_it(device_name, name):
+    assert gpu_by_device_name(device_name) is (None if name is None else find_gpu(name))
 
 
 def test_the_reference_run_is_planned_near_what_it_cost():
