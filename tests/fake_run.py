@@ -42,6 +42,7 @@ class FakeRun:
     total_steps: int = 10
     tokens_per_step: int = 100
     is_main: bool = True
+    stop_requested: bool = False
     interrupted: bool = False
     micro_batch_rows: int = 2
     console: Console = field(default_factory=lambda: Console(file=io.StringIO(), width=200, highlight=False))

@@ -6,7 +6,7 @@ import math
 import time
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -41,7 +41,10 @@ class ConsoleCallback(Callback):
         self.started = time.perf_counter()
         self.printed = -math.inf
         if self.console.is_terminal and not self.console.quiet:
-            self.live = Live(Text(""), console=self.console, refresh_per_second=4, transient=True)
+            self.lines: RenderableType = Text("")
+            self.live = Live(
+                console=self.console, refresh_per_second=4, transient=True, get_renderable=lambda: self._renderable(run)
+            )
             self.live.start()
 
     def on_record(self, run: Run, record: dict[str, Any]) -> None:
@@ -68,7 +71,7 @@ class ConsoleCallback(Callback):
         if record.get("skipped"):
             self._line(f"step {record['step']}: loss {loss}, gradient norm {record['grad_norm']}: step skipped")
         if self.live is not None:
-            self.live.update(self._lines(run, record))
+            self.lines = self._lines(run, record)
             return
         now = time.perf_counter()
         last = record["step"] in (self.done_at_start + 1, run.total_steps)
@@ -106,6 +109,12 @@ class ConsoleCallback(Callback):
         bar = ProgressBar(total=run.total_steps, completed=record["step"], width=20)
         top.add_row(bar, Text(self._position(run, record), no_wrap=True, overflow="ellipsis"))
         return Group(top, Text(" | ".join(self._facts(record)), no_wrap=True, overflow="ellipsis"))
+
+    def _renderable(self, run: Run) -> RenderableType:
+        """What the live area shows; drawn four times a second, so an interrupt is answered before the step ends."""
+        if run.stop_requested:
+            return Group(self.lines, Text("stopping: saving after this step (Ctrl-C again to stop at once)"))
+        return self.lines
 
     def _stop(self) -> None:
         if self.live is not None:

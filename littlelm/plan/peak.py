@@ -9,7 +9,7 @@ import torch
 from littlelm.plan.hardware import gpu_by_device_name
 
 
-def measure_matrix_peak(device: torch.device, dtype: torch.dtype, seconds: float = 1.0) -> float:
+def measure_matrix_peak(device: torch.device, dtype: torch.dtype, seconds: float = 2.0) -> float:
     """Best FLOP/s of a large matrix product into a preallocated output, over about `seconds`.
 
     Two shapes are tried, a square one and the tall one of a training step; the better counts.

@@ -15,6 +15,7 @@ from littlelm.train import rng
 from littlelm.train.checkpoint import save_checkpoint
 from littlelm.train.configs import RunConfig
 from littlelm.train.distributed import World
+from littlelm.train.interrupt import Interrupt
 from littlelm.train.ledger import Ledger
 from littlelm.train.manifest import step_directory
 
@@ -53,6 +54,7 @@ class TrainingRun:
     state: TrainState = field(default_factory=TrainState)
     metrics: dict[str, Any] = field(default_factory=dict)
     last_records: dict[str, dict[str, Any]] = field(default_factory=dict)  # newest record of each kind
+    interrupt: Interrupt | None = None
     interrupted: bool = False
     saved_step: int | None = None
 
@@ -87,6 +89,11 @@ class TrainingRun:
     @property
     def world_size(self) -> int:
         return self.world.size
+
+    @property
+    def stop_requested(self) -> bool:
+        """Whether this process was asked to stop; the step that is running is finished and saved first."""
+        return self.interrupt is not None and self.interrupt.requested
 
     @property
     def is_main(self) -> bool:

@@ -41,6 +41,7 @@ class Trainer:
     def train(self, interrupt: Interrupt) -> None:
         """Train to the end. After an interrupt the state is saved and `run.interrupted` is set."""
         run = self.run
+        run.interrupt = interrupt
         try:
             for callback in self.ordered:
                 callback.on_start(run)
