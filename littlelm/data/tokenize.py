@@ -135,11 +135,11 @@ def tokenize(
                 owner,
                 ProcessPoolExecutor(processes, context, initializer=_end_when_closed, initargs=(alive,)) as pool,
             ):
-                futures: list[Future[dict[str, Any]]] = [
-                    pool.submit(write_shard, part, tokenizer, directory, name)
-                    for part, name in zip(parts, names, strict=True)
-                ]
-                try:
+                try:  # from the first submission on: it starts workers
+                    futures: list[Future[dict[str, Any]]] = [
+                        pool.submit(write_shard, part, tokenizer, directory, name)
+                        for part, name in zip(parts, names, strict=True)
+                    ]
                     for future in as_completed(futures):
                         finish(future.result())
                 except BrokenProcessPool:

@@ -102,10 +102,13 @@ def test_no_document_gives_no_row(packer):
 @pytest.mark.parametrize(
     "packer", [BestFit(BestFitConfig()), BestFitCrop(BestFitCropConfig(buffer_documents=50)), Concat(ConcatConfig())]
 )
-@pytest.mark.parametrize("row_length", [16, 129, 513])
-def test_documents_split_counts_each_document_once(packer, row_length):
+@pytest.mark.parametrize(
+    ("documents", "row_length"),
+    [(lengths(), 16), (lengths(), 129), (lengths(), 513), (np.array([90] * 60 + [35] * 5), 100)],
+    ids=["16", "129", "513", "small gaps, each closed by a part of one document"],
+)
+def test_documents_split_counts_each_document_once(packer, documents, row_length):
     """A document is split when its tokens are in several rows, or only in part in one."""
-    documents = lengths()
     plan = packer.plan(documents, row_length)
     row_of = np.full(documents.sum(), -1)
     for row in range(plan.rows):
