@@ -49,8 +49,9 @@ class Trainer:
                 self.fire(first_phase=Callback.CHECKPOINT)  # what came after the save happens again; the save is there
             while run.state.step < run.total_steps and not run.interrupted:
                 stop = self.step(interrupt)
-                self.fire(first_phase=0)
                 run.interrupted = stop and run.state.step < run.total_steps
+                if not run.interrupted:  # else save at once: what is due now is due again when the run goes on
+                    self.fire(first_phase=0)
             run.save_checkpoint()
             for callback in self.ordered:
                 callback.on_end(run)
@@ -73,6 +74,8 @@ class Trainer:
             elapsed = self.clock - self.fired_at[id(callback)]
             if every.due(run.state.step, run.tokens_per_step, run.total_steps, elapsed):
                 self.fired_at[id(callback)] = self.clock
+                if callback.phase >= Callback.EVALUATE and run.state.step == run.total_steps:
+                    run.save_checkpoint()  # the end is saved before it is looked at, whatever is due
                 callback.on_due(run)
 
     def step(self, interrupt: Interrupt) -> bool:

@@ -119,6 +119,11 @@ def test_checkpoint_before_eval(tiny, tmp_path):
     assert done.returncode == 1
     assert "the evaluation broke" in done.stderr
     assert (tmp_path / "run" / "checkpoints" / "step-00000010" / "model.safetensors").exists()
+    # Nor at the end of a run that saves at no other time.
+    end = [f"run.dir={tmp_path}/end", "callbacks.checkpoint=false", "run.steps=3", "callbacks.fragile.every=3"]
+    done = little_lm("train", tiny, *(word for override in end for word in ("--set", override)))
+    assert done.returncode == 1
+    assert (tmp_path / "end" / "checkpoints" / "step-00000003" / "model.safetensors").exists()
     tiny.write_text(tiny.read_text().replace("  fragile: {every: 10}\n", "  fragile: false\n"))
     done = little_lm("train", tiny)
     assert done.returncode == 0, done.stderr
