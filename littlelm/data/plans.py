@@ -38,8 +38,9 @@ def around_excluded(plan: RowPlan, lengths: NDArray[np.int64], mask: NDArray[np.
     first, start, length = plan.first, plan.start, plan.length
     inside = []
     order = np.argsort(start, kind="stable")
+    ordered = start[order]
     for position in np.unique(breaks):
-        candidate = int(np.searchsorted(start[order], position, side="right")) - 1
+        candidate = int(np.searchsorted(ordered, position, side="right")) - 1
         piece = int(order[candidate]) if candidate >= 0 else -1
         if piece >= 0 and start[piece] < position < start[piece] + length[piece]:
             inside.append((piece, int(position)))
