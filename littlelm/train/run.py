@@ -19,8 +19,6 @@ from littlelm.train.interrupt import Interrupt
 from littlelm.train.ledger import Ledger
 from littlelm.train.manifest import step_directory
 
-STATE_SCHEMA_VERSION = 1
-
 
 @dataclass
 class TrainState:
@@ -127,7 +125,6 @@ class TrainingRun:
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps besides tensors."""
         return {
-            "schema_version": STATE_SCHEMA_VERSION,
             "step": self.state.step,
             "tokens": self.state.tokens,
             "total_steps": self.total_steps,
