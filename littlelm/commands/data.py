@@ -14,7 +14,7 @@ def prepare_data(file: Path, overrides: list[str]) -> None:
     config = load_run(file, overrides).config
     from littlelm.data.prepare import prepare
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     prepared = prepare(config.data, config.tokenizer, console)
     prepared.train_loader(config.global_batch_rows, config.run.seed)  # refuses a corpus smaller than one batch
     console.print(prepared.report_table())
@@ -25,7 +25,7 @@ def verify_data(file: Path, overrides: list[str]) -> None:
     config = load_run(file, overrides).config
     from littlelm.data.prepare import prepare
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     prepared = prepare(config.data, config.tokenizer, console)
     prepared.verify()
     console.print(f"all files of {prepared.directory} match their digests")

@@ -16,7 +16,7 @@ def run_training(file: Path, overrides: list[str]) -> int:
     """Train FILE. Returns the exit code: 0 when the run is complete, 130/143 after an interrupt that was saved."""
     config = load_run(file, overrides).config  # before torch: a misspelt key costs a quarter of a second, not ten
     is_main = os.environ.get("RANK", "0") == "0"
-    console = Console(quiet=not is_main, highlight=False, soft_wrap=True)
+    console = Console(quiet=not is_main, highlight=False, soft_wrap=True, markup=False)
 
     from littlelm.train.malloc import raise_malloc_thresholds
 
@@ -36,10 +36,10 @@ def run_training(file: Path, overrides: list[str]) -> int:
     world_size = distributed.environment_world_size()
     ledger = Ledger(directory / "ledger.json" if is_main else None, None if price is None else price * world_size)
     try:
+        ready = set_up(config, console, ledger)
+        run = ready.run
+        print_header(run, ready.resumed)
         with Interrupt() as interrupt:
-            ready = set_up(config, console, ledger)
-            run = ready.run
-            print_header(run, ready.resumed)
             Trainer(run, ready.runner, ready.resumed).train(interrupt)
             if run.interrupted:
                 console.print(

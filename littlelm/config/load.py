@@ -14,7 +14,7 @@ import yaml
 from littlelm import registry
 from littlelm.config.base import ConfigModel
 from littlelm.config.merge import fill_defaults, interpolate, merge_mapping, to_plain
-from littlelm.config.nodes import Node, Origin, parse_override, read_yaml
+from littlelm.config.nodes import Node, Origin, PlainDumper, parse_override, read_yaml
 from littlelm.config.shapes import shapes_of
 from littlelm.config.validate import validate
 from littlelm.errors import UserError
@@ -68,7 +68,7 @@ def load(
 
 def dump(config: ConfigModel) -> str:
     """A config as a YAML file that `load` reads back to an equal one, every default explicit."""
-    return yaml.safe_dump(to_plain(config), sort_keys=False, allow_unicode=True, width=120)
+    return yaml.dump(to_plain(config), Dumper=PlainDumper, sort_keys=False, allow_unicode=True, width=120)
 
 
 def _relabel(node: Node) -> Node:

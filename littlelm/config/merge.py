@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from littlelm import registry
 from littlelm.config.base import ComponentConfig, ConfigModel
 from littlelm.config.nodes import DEFAULT, Node, from_plain
 from littlelm.config.shapes import (
@@ -91,6 +92,9 @@ def _merge_entries(base: Node | None, over: Node, kind: str) -> Node:
         below = under.value.get(key)
         if below is not None and below.is_mapping and child.is_mapping and "name" not in child.value:
             child = Node({"name": below.value["name"], **child.value}, child.origin, child.key_origins)
+        if child.value is False and below is None and key not in registry.names(kind):
+            hint = registry.did_you_mean(key, registry.names(kind))
+            raise UserError(f"{over.key_origin(key)}: there is no {kind} '{key}' to switch off{hint}")
         entry = normalise_entry(key, child, over.key_origin(key), kind)
         if not entry.is_mapping or below is None or not below.is_mapping:
             result.value[key] = merge(None, entry, Shape(Holds.COMPONENT, kind)) if entry.is_mapping else entry

@@ -181,6 +181,18 @@ def read_yaml(path: Path) -> Node:
     return node
 
 
+class PlainDumper(yaml.SafeDumper):
+    """Writes YAML that `parse_yaml` reads back: strings that YAML 1.2 would take for something else are quoted."""
+
+
+def _represent_text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:
+    style = None if isinstance(parse_scalar(text), str) else '"'
+    return dumper.represent_scalar("tag:yaml.org,2002:str", text, style=style)
+
+
+PlainDumper.add_representer(str, _represent_text)
+
+
 def parse_override(text: str) -> Node:
     """`a.b.c=value` (value as in YAML) -> the nested mapping it stands for."""
     dotted, equals, value_text = text.partition("=")

@@ -6,11 +6,11 @@ from typing import Any
 
 import yaml
 
-from littlelm.config.nodes import Node
+from littlelm.config.nodes import Node, PlainDumper
 
 
 def _scalar(value: Any) -> str:
-    text = yaml.safe_dump(value, default_flow_style=True, width=10_000, allow_unicode=True).strip()
+    text = yaml.dump(value, Dumper=PlainDumper, default_flow_style=True, width=10_000, allow_unicode=True).strip()
     return text.removesuffix("\n...").removesuffix("...").strip()
 
 

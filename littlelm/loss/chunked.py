@@ -44,7 +44,9 @@ def _rows(logits: Tensor, targets: Tensor, softcap: float, z_loss: float, with_g
     values = logits.float()
     if softcap:
         values = softcap * torch.tanh(values / softcap)
-        largest = torch.full_like(values[:, :1], softcap)  # a bound is as good as the maximum, and costs no pass
+    if 0 < softcap <= 40:
+        # A bound is as good as the maximum, and costs no pass; a larger one would underflow: exp(-2 x 40) does not.
+        largest = torch.full_like(values[:, :1], softcap)
     else:
         largest = values.amax(dim=1, keepdim=True)
     normalizer = largest + (values - largest).exp().sum(dim=1, keepdim=True).log()  # (C, 1)

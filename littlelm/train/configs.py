@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Literal
@@ -11,6 +12,8 @@ from pydantic import Field
 from littlelm.config.base import ComponentConfig, ComponentOf, ConfigModel, Count
 from littlelm.config.load import Loaded, load
 from littlelm.data.configs import DataConfig
+from littlelm.plan.hardware import GPUS
+from littlelm.registry import did_you_mean
 
 DEFAULTS = Path(__file__).with_name("defaults.yaml")
 
@@ -128,6 +131,9 @@ class RunConfig(ConfigModel):
                 f"model.vocab_size is {vocab_size}, but the tokenizer ({self.tokenizer.name}) has {planned()} tokens; "
                 "remove the key (the tokenizer's size is taken) or use the tokenizer it was meant for",
             )
+        if self.budget.gpu is not None and self.budget.gpu.lower() not in GPUS:
+            hint = did_you_mean(self.budget.gpu.lower(), sorted(GPUS))
+            yield ("budget", "gpu"), f"unknown GPU '{self.budget.gpu}'{hint}"
         micro = self.train.micro_batch
         if isinstance(micro, int) and micro > self.global_batch_rows > 0:
             yield (
@@ -141,5 +147,7 @@ def load_run(path: Path | str, overrides: list[str] | None = None) -> Loaded[Run
     """Load a run file (or the config.yaml of a run directory) with the packaged defaults beneath it."""
     path = Path(path)
     if path.is_dir() and (path / "config.yaml").is_file():
+        # Wherever it is now and wherever it is read from, a run is resumed by its directory.
+        overrides = [f"run.dir={json.dumps(str(path.resolve()))}", *(overrides or [])]
         path = path / "config.yaml"
     return load(path, RunConfig, overrides=overrides, defaults=DEFAULTS)

@@ -49,7 +49,7 @@ def write_summary(run: TrainingRun, evaluation: dict[str, Any]) -> None:
         "loss": run.metrics.get("loss"),
         "evaluation": evaluation,
         "seconds": run.ledger.elapsed_seconds(),
-        "usd": run.metrics.get("usd"),
+        "usd": None if run.usd_per_hour is None else run.ledger.usd(),
     }
     write_atomically(run.directory / "summary.json", json.dumps(summary, indent=2).encode() + b"\n")
 

@@ -60,6 +60,8 @@ def is_complete(config: RunConfig, directory: Path) -> bool:
     path = latest_checkpoint(directory / "checkpoints") if (directory / "summary.json").is_file() else None
     if path is None or config.run.resume == "never":
         return False
+    if json.loads((directory / "summary.json").read_text(encoding="utf-8"))["step"] < config.total_steps:
+        return False  # of a shorter run that was prolonged
     checkpoint = load_checkpoint(path, verify=False)
     compare_configs(checkpoint.config_text, config, path)
     return int(checkpoint.state["step"]) >= config.total_steps
@@ -118,10 +120,6 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
     runner = StepRunner(model, loss, world, config.train.compile, console.print)
     saved_rows = checkpoint.state["micro_batch_rows"] if checkpoint is not None else None
     chosen = choose_micro_batch(config, model, runner, world, rows, saved_rows, console)
-    if world.is_main:  # from here on nothing of the user's can be wrong any more
-        make_run_directory(directory, config)
-        ledger.write()
-        prepared.tokenizer.save(directory / "tokenizer")
     with ledger.part("startup"):
         peak, peak_source = peak_of_device(device, precision.compute_dtype)
     run = TrainingRun(
@@ -145,7 +143,10 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
     )
     if checkpoint is not None and checkpoint_path is not None:
         restore(run, checkpoint, checkpoint_path)
-    if world.is_main:
+    if world.is_main:  # nothing of the user's can be wrong any more, and what the checkpoint needs is not overwritten
+        make_run_directory(directory, config)
+        ledger.write()
+        prepared.tokenizer.save(directory / "tokenizer")
         write_environment(run)
     return Ready(run, runner, checkpoint is not None)
 
@@ -207,6 +208,10 @@ def choose_micro_batch(
     chosen, reason = micro_batch.auto_micro_batch(rows, config.data.sequence_length, per_row, free, world.device.type)
     if world.device.type == "cuda":
         chosen = probe_memory(config, runner, world, rows, chosen)
+    if world.size > 1:  # free memory differs; evaluation deals its rows by this number
+        least = torch.tensor(chosen, device=world.device)
+        torch.distributed.all_reduce(least, op=torch.distributed.ReduceOp.MIN)
+        chosen = int(least)
     if world.is_main:
         console.print(f"micro-batch: {chosen} of {rows} rows a process ({reason})")
     return chosen
@@ -232,10 +237,6 @@ def probe_memory(config: RunConfig, runner: StepRunner, world: World, rows: int,
         finally:
             runner.module.zero_grad(set_to_none=True)
             torch.cuda.empty_cache()
-    if world.size > 1:
-        least = torch.tensor(chosen, device=world.device)
-        torch.distributed.all_reduce(least, op=torch.distributed.ReduceOp.MIN)
-        chosen = int(least)
     return chosen
 
 

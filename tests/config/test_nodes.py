@@ -56,3 +56,12 @@ def test_override_is_read_as_yaml():
     assert parse_override("a=").plain() == {"a": None}
     with pytest.raises(UserError, match=r"section\.key=value"):
         parse_override("a.b")
+
+
+@pytest.mark.parametrize("text", ["3e-4", "089", "yes", "null", "1_000", "plain", "5%", "a: b", "0x1f", "~"])
+def test_text_survives_being_written_and_read(text):
+    import yaml
+
+    from littlelm.config.nodes import PlainDumper
+
+    assert plain(yaml.dump({"a": text}, Dumper=PlainDumper)) == {"a": text}

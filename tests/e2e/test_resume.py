@@ -1,6 +1,7 @@
 """A run that is killed, interrupted or continued ends exactly as one that was left alone."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -99,3 +100,25 @@ def test_a_changed_config_is_refused_and_a_longer_run_goes_on(tiny, undisturbed)
     longer = little_lm("train", tiny, "--set", f"run.dir={undisturbed}", "--set", "run.steps=22")
     assert longer.returncode == 0, longer.stderr
     assert max(record["step"] for record in metrics(undisturbed)) == 22
+
+
+def test_a_run_is_resumed_by_its_directory_from_anywhere(tiny, tmp_path, undisturbed):
+    (tmp_path / "elsewhere").mkdir()
+    done = little_lm("train", undisturbed, "--set", "run.steps=22", cwd=tmp_path / "elsewhere")
+    assert done.returncode == 0, done.stderr
+    assert max(record["step"] for record in metrics(undisturbed)) == 22
+    assert json.loads((undisturbed / "summary.json").read_text())["step"] == 22
+
+
+def test_a_refused_resume_leaves_the_run_as_it_was(tiny, tmp_path, corpus):
+    """Other text gives another data fingerprint; the directory must still be whole afterwards."""
+    own = tmp_path / "own"
+    shutil.copytree(corpus, own)
+    source = ["--set", f"data.sources=[{{text: {{files: ['{own}/*.txt']}}}}]"]
+    assert little_lm("train", tiny, *source, "--set", "run.steps=5").returncode == 0
+    before = {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()}
+    (own / "more.txt").write_text("Something new.\n")
+    done = little_lm("train", tiny, *source, "--set", "run.steps=9")
+    assert done.returncode == 2
+    assert "changed since this checkpoint" in done.stderr
+    assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
