@@ -16,15 +16,36 @@ declare_kind(
 )
 
 
-@register_lazy("source", "text", "littlelm.data.sources.text:TextSource")
-class TextSourceConfig(ComponentConfig):
-    """Plain UTF-8 text files; one document a file, or several divided by a separator."""
+class SourceConfig(ComponentConfig):
+    """Keys of every source: its share of the mixture. They do not change what is prepared, only how it is read."""
+
+    id: str | None = Field(
+        None, min_length=1, description="name of the source in `data.stages` and in reports; default: its component's"
+    )
+    weight: float | None = Field(
+        None,
+        ge=0,
+        description="share of the training tokens, relative to the other sources' weights (all give one or none does)",
+    )
+    max_epochs: float | None = Field(
+        None, gt=0, description="times it may be read in this run; null: data.mixture.max_epochs"
+    )
+
+
+class FileSourceConfig(SourceConfig):
+    """Keys of sources that are files on this machine."""
 
     files: list[str] = Field(
         min_length=1,
         description="paths or globs (`~`, `*`, `**` understood), relative to the current directory; sorted within "
         "each pattern, a file that several patterns match is read once",
     )
+
+
+@register_lazy("source", "text", "littlelm.data.sources.text:TextSource")
+class TextSourceConfig(FileSourceConfig):
+    """Plain UTF-8 text files; one document a file, or several divided by a separator."""
+
     separator: str | None = Field(
         default=None,
         min_length=1,
@@ -34,31 +55,21 @@ class TextSourceConfig(ComponentConfig):
 
 
 @register_lazy("source", "jsonl", "littlelm.data.sources.jsonl:JsonlSource")
-class JsonlSourceConfig(ComponentConfig):
+class JsonlSourceConfig(FileSourceConfig):
     """JSON Lines files, one document a line; `.gz` and `.zst` are decompressed while reading."""
 
-    files: list[str] = Field(
-        min_length=1,
-        description="paths or globs (`~`, `*`, `**` understood), relative to the current directory; sorted within "
-        "each pattern, a file that several patterns match is read once",
-    )
     field: str = Field(default="text", min_length=1, description="key of each line's object that holds the document")
 
 
 @register_lazy("source", "parquet", "littlelm.data.sources.parquet:ParquetSource")
-class ParquetSourceConfig(ComponentConfig):
+class ParquetSourceConfig(FileSourceConfig):
     """Parquet files, one document a row, read a row group at a time."""
 
-    files: list[str] = Field(
-        min_length=1,
-        description="paths or globs (`~`, `*`, `**` understood), relative to the current directory; sorted within "
-        "each pattern, a file that several patterns match is read once",
-    )
     column: str = Field(default="text", min_length=1, description="string column that holds the document")
 
 
 @register_lazy("source", "builtin", "littlelm.data.sources.builtin:BuiltinSource")
-class BuiltinSourceConfig(ComponentConfig):
+class BuiltinSourceConfig(SourceConfig):
     """English prose that a pip-installable package carries: nothing is fetched at run time."""
 
     corpus: Literal["demo"] = Field(

@@ -1,24 +1,111 @@
-"""What every source of documents shares: finding its files, and dividing them among worker processes in order."""
+"""What every source of documents shares: finding its files, and dividing them among worker processes in order.
+
+A source is cut into units, one shard of tokens each. How it is cut depends on the source alone (not on the machine, the
+workers or what the cache holds), so the shards are the same wherever and however often they are made.
+"""
 
 from __future__ import annotations
 
 import glob
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 from littlelm.errors import UserError
 from littlelm.registry import did_you_mean
 
+_COMPRESSED = {".parquet", ".gz", ".zst"}
+_COMPRESSION = 3  # text bytes a compressed byte holds, roughly
+_UNIT_BYTES = 8_000_000  # text of a unit of a small corpus: enough units to keep the workers busy
+_SMALL_UNITS = 16
+_BYTES_PER_TOKEN = 4
+
+
+class Record(NamedTuple):
+    """One record of a file, in the file's order: a document, or what stands in its place and why it is left out."""
+
+    text: str | None
+    file: int = 0  # index into the part's `file_names()`
+    position: int = 0  # row of a parquet file; byte at which the document begins in other files
+    reason: str = ""  # of a record without text: empty | null | invalid_utf8
+
 
 class SourcePart(Protocol):
-    """A contiguous run of a source's documents; picklable, so that a worker process can read it alone."""
+    """A contiguous run of a source's documents; picklable, so that a worker process can read it alone.
+
+    A part may also have `records() -> Iterator[Record]` (documents with their places, and what is left out) and
+    `file_names() -> list[str]`; `records_of` and `file_names_of` do without.
+    """
 
     def documents(self) -> Iterator[str]:
         """Yield the run's documents in the source's order."""
         ...
+
+
+def records_of(part: SourcePart) -> Iterator[Record]:
+    """The records of a part; one that only has `documents()` numbers them, and leaves white space out."""
+    own = getattr(part, "records", None)
+    if own is not None:
+        yield from own()
+        return
+    for position, text in enumerate(part.documents()):
+        yield Record(text, 0, position) if text.strip() else Record(None, 0, position, "empty")
+
+
+def file_names_of(part: SourcePart) -> list[str]:
+    """Names that `Record.file` counts through."""
+    own = getattr(part, "file_names", None)
+    return list(own()) if own is not None else [""]
+
+
+class RecordPart(ABC):
+    """A part that gives records."""
+
+    @abstractmethod
+    def records(self) -> Iterator[Record]:
+        """Yield every record of the run, those that are left out too."""
+
+    @abstractmethod
+    def file_names(self) -> list[str]:
+        """The files of the run."""
+
+    def documents(self) -> Iterator[str]:
+        """Yield the run's documents."""
+        for record in self.records():
+            if record.text is not None:
+                yield record.text
+
+
+class Remote(Protocol):
+    """A file that lies elsewhere. `fetch` may be called from any thread; a fetched file is whole and checked."""
+
+    name: str
+    size: int  # bytes
+    local: Path
+
+    def is_here(self) -> bool:
+        """Whether it was fetched and is still there."""
+        ...
+
+    def fetch(self, progress: Callable[[int], None]) -> None:
+        """Fetch it, going on where an earlier attempt stopped; `progress` hears the bytes as they come."""
+        ...
+
+    def remove(self) -> None:
+        """Delete the local copy."""
+        ...
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What becomes one shard of tokens."""
+
+    part: SourcePart
+    size: int  # bytes of raw data
+    remote: Remote | None = None  # what must be fetched first; several units may share it
 
 
 class Source(ABC):
@@ -30,11 +117,37 @@ class Source(ABC):
 
     @abstractmethod
     def files(self) -> list[Path]:
-        """The files that hold the documents, in order."""
+        """The local files that hold the documents, in order."""
 
     @abstractmethod
     def describe(self) -> str:
         """One line for the user: what it is and how large."""
+
+    def resolve(self, cache_dir: Path, say: Callable[[str], None]) -> None:  # noqa: B027 (nothing to find out)
+        """Find out what the source consists of, where that takes more than looking at the disk."""
+
+    def identity(self) -> Any:
+        """What tells this content from any other, for the key of the prepared shards; JSON-able."""
+        return [[str(path), path.stat().st_size, path.stat().st_mtime_ns] for path in self.files()]
+
+    def size(self) -> int:
+        """Bytes of raw data."""
+        return sum(path.stat().st_size for path in self.files())
+
+    def text_bytes(self) -> int:
+        """Bytes of text, roughly where files are compressed."""
+        return sum(path.stat().st_size * (_COMPRESSION if path.suffix in _COMPRESSED else 1) for path in self.files())
+
+    def units(self, shard_tokens: int) -> list[Unit]:
+        """The source cut into units of about `shard_tokens` tokens, or a few smaller ones when it is small."""
+        size = self.text_bytes()
+        small = min(_SMALL_UNITS, -(-size // _UNIT_BYTES))
+        parts = self.split(max(1, small, -(-size // (_BYTES_PER_TOKEN * shard_tokens))))
+        return [Unit(part, self.size() // max(1, len(parts))) for part in parts]
+
+    def held_out(self) -> Source | None:
+        """The documents that the corpus itself sets apart for validation, if it does. They are never in `units`."""
+        return None
 
     def documents(self) -> Iterator[str]:
         """Yield every document in order. Raises UserError when there is none at all."""
