@@ -15,19 +15,20 @@ def prepare_data(file: Path, overrides: list[str]) -> None:
     from littlelm.data.prepare import prepare
 
     console = Console(highlight=False, markup=False)
-    prepared = prepare(config.data, config.tokenizer, console)
-    prepared.train_loader(config.global_batch_rows, config.run.seed)  # refuses a corpus smaller than one batch
+    prepared = prepare(config.data, config.tokenizer, console, config.total_steps * config.global_batch_rows)
+    prepared.train_loader(config.global_batch_rows, config.run.seed, config.total_steps, console.print)  # refuses
     console.print(prepared.report_table())
 
 
 def verify_data(file: Path, overrides: list[str]) -> None:
     """Check every digest of FILE's prepared data. Raises UserError naming the first file that is damaged."""
     config = load_run(file, overrides).config
+    from littlelm.data.digests import check_all
     from littlelm.data.prepare import prepare
 
     console = Console(highlight=False, markup=False)
-    prepared = prepare(config.data, config.tokenizer, console)
-    prepared.verify()
+    prepared = prepare(config.data, config.tokenizer, console, config.total_steps * config.global_batch_rows)
+    check_all(prepared.files(), console)
     console.print(f"all files of {prepared.directory} match their digests")
 
 

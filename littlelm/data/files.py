@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from rich.console import Console
 
 from littlelm.errors import UserError
-from littlelm.filesystem import sha256_of_file, sync_directory
+from littlelm.filesystem import sha256_of_file
 
 
 class DigestedFile:
@@ -68,46 +68,24 @@ def read_json(path: Path, schema_version: int) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        raise UserError(f"{path}: damaged; delete {path.parent} to prepare it anew")
+        raise UserError(f"{path}: damaged; delete it to have it made anew")
     if value.get("schema_version") != schema_version:
         raise UserError(
             f"{path}: its schema_version is {value.get('schema_version')}, this little-lm reads {schema_version}; "
-            f"delete {path.parent} to prepare it anew"
+            "delete it to have it made anew"
         )
     return value
 
 
-def write_json(path: Path, value: dict[str, Any]) -> None:
-    """Write JSON durably."""
-    with path.open("w", encoding="utf-8") as file:
-        json.dump(value, file, indent=1)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def commit(temporary: Path, target: Path) -> None:
-    """Give a finished directory its name, durably. What has the name already is known to be incomplete, and goes."""
-    sync_directory(temporary)
-    if target.exists():
-        shutil.rmtree(target)
-    temporary.rename(target)
-    sync_directory(target.parent)
-
-
 def check_file(path: Path, entry: dict[str, Any], digest: bool) -> None:
     """Raise UserError unless the file has the recorded size (and, if asked, sha256)."""
+    mend = f"delete {path.parent / path.name.split('.')[0]}.json to have this shard prepared anew"
     if not path.is_file():
-        raise UserError(f"{path}: missing from the prepared data; delete {path.parent} to prepare it anew")
+        raise UserError(f"{path}: missing from the prepared data; {mend}")
     if path.stat().st_size != entry["bytes"]:
-        raise UserError(
-            f"{path}: {path.stat().st_size} bytes instead of {entry['bytes']}; delete {path.parent} to prepare it anew"
-        )
-    if digest:
-        with path.open("rb") as file:
-            if hashlib.file_digest(file, "sha256").hexdigest() != entry["sha256"]:
-                raise UserError(
-                    f"{path}: damaged (its sha256 is not the recorded one); delete {path.parent} to prepare it anew"
-                )
+        raise UserError(f"{path}: {path.stat().st_size} bytes instead of {entry['bytes']}; {mend}")
+    if digest and sha256_of_file(path)[1] != entry["sha256"]:
+        raise UserError(f"{path}: damaged (its sha256 is not the recorded one); {mend}")
 
 
 @contextlib.contextmanager

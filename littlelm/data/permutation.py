@@ -35,3 +35,20 @@ def permute(indices: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64
         result[outside] = (left << half) | right
         outside = result >= _U64(size)
     return result.astype(np.int64)
+
+
+def invert(images: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
+    """The index that `permute` sends to each image: the network backwards, walked back into 0..size-1."""
+    half = _U64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
+    mask = (_U64(1) << half) - _U64(1)
+    keys = _mix(np.array([(key + i * 0x9E3779B97F4A7C15) % 2**64 for i in range(_ROUNDS)], dtype=_U64))
+    result = images.astype(_U64)
+    outside = np.ones(result.shape, dtype=bool)
+    while outside.any():
+        values = result[outside]
+        left, right = values >> half, values & mask
+        for each in keys[::-1]:
+            left, right = right ^ (_mix(left + each) & mask), left
+        result[outside] = (left << half) | right
+        outside = result >= _U64(size)
+    return result.astype(np.int64)

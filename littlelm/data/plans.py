@@ -1,13 +1,13 @@
-"""Packing plans of prepared shards: made once per packing config and row length, kept beside the shards."""
+"""Packing plans of shards: one a shard, packing, row length and set of excluded documents, kept beside the shards.
+
+Like a shard, a plan exists when its `.json`, written last, does.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
-import shutil
-from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 
 from littlelm import registry
 from littlelm.config.base import ComponentConfig
-from littlelm.data.files import check_file, commit, read_json, save_array, write_json
-from littlelm.data.packing.plan import RowPlan, summarise
-from littlelm.data.shards import Digests, Shard
+from littlelm.data.files import check_file, read_json, save_array
+from littlelm.data.packing.plan import RowPlan
+from littlelm.data.shards import Digests, Shard, ShardWriter
 from littlelm.data.validation import excluded
+from littlelm.filesystem import write_atomically
 
-SCHEMA_VERSION = 2  # of the files, and of what the packers make: a plan of another version is made anew
+SCHEMA_VERSION = 3  # of the files, and of what the packers make: a plan of another version is made anew
 _ARRAYS = ("first", "start", "length")
 
 
@@ -56,69 +57,82 @@ def around_excluded(plan: RowPlan, lengths: NDArray[np.int64], mask: NDArray[np.
     return replace(plan, first=first, start=start + shift, length=length)
 
 
-def plan_key(packing: ComponentConfig, row_length: int) -> str:
-    """Name of the directory of a packing's plans."""
-    text = json.dumps([SCHEMA_VERSION, packing.name, packing.model_dump(), row_length], sort_keys=True)
-    return f"{packing.name}-{row_length}-{hashlib.sha256(text.encode()).hexdigest()[:8]}"
+@dataclass(frozen=True)
+class PlanSpec:
+    """How shards are packed: what their plans are kept under.
+
+    `held_out` are the digests of the validation documents; `excluded_by` names what else keeps documents out (their
+    masks are given shard by shard).
+    """
+
+    packing: ComponentConfig
+    row_length: int
+    held_out: Digests
+    held_out_sha256: str
+    excluded_by: str = ""
+
+    @property
+    def key(self) -> str:
+        content = [
+            SCHEMA_VERSION, self.packing.name, self.packing.model_dump(), self.row_length, self.held_out_sha256,
+            self.excluded_by,
+        ]  # fmt: skip
+        digest = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+        return f"{self.packing.name}-{self.row_length}-{digest[:8]}"
+
+    def directory(self, shards: Path) -> Path:
+        return shards / "plans" / self.key
+
+    def exists(self, shards: Path, name: str) -> bool:
+        return (self.directory(shards) / f"{name}.json").is_file()
 
 
-class Plans:
-    """The memory-mapped plans of all shards, and what they achieved. Sizes are checked on opening."""
+def write_plan(
+    writer: ShardWriter, directory: Path, entry: dict[str, Any], spec: PlanSpec, dropped: NDArray[np.bool_] | None
+) -> None:
+    """Pack one shard and write its plan; a job of a worker process."""
+    shard = Shard(directory, entry, writer.dtype)
+    lengths = shard.lengths()
+    mask = excluded(shard.digests(), spec.held_out)
+    if dropped is not None:
+        mask = mask | dropped
+    plan: RowPlan = registry.build(spec.packing).plan(lengths[~mask], spec.row_length)
+    stored = around_excluded(plan, lengths, mask)
+    target = spec.directory(directory)
+    target.mkdir(parents=True, exist_ok=True)
+    files = []
+    arrays = {array: getattr(stored, array) for array in _ARRAYS}
+    for array, values in {**arrays, "filled": stored.row_tokens}.items():
+        # 4 bytes a number, unless the shard is a single enormous document or file
+        small = len(values) == 0 or int(values.max()) < 2**32
+        path = target / f"{shard.name}.{array}.npy"
+        files.append(save_array(path, values.astype(np.uint32 if small else np.uint64)))
+    content = {
+        "schema_version": SCHEMA_VERSION,
+        "counts": plan.counts(),
+        "excluded_documents": int(mask.sum()),
+        "files": files,
+    }
+    write_atomically(target / f"{shard.name}.json", json.dumps(content, indent=1).encode())
 
-    def __init__(self, directory: Path, names: list[str]) -> None:
-        self.directory = directory
-        manifest = read_json(directory / "manifest.json", SCHEMA_VERSION)
-        self.report: dict[str, Any] = manifest["report"]
-        self._files: list[dict[str, Any]] = manifest["files"]
-        for file in self._files:
-            check_file(directory / file["name"], file, digest=False)
-        self.arrays = [{array: self._map(f"{name}.{array}.npy") for array in _ARRAYS} for name in names]
-        self.filled = [self._map(f"{name}.filled.npy") for name in names]
+
+class Plan:
+    """The memory-mapped plan of one shard. Sizes are checked on opening."""
+
+    def __init__(self, directory: Path, name: str, spec: PlanSpec) -> None:
+        self.directory = spec.directory(directory)
+        content = read_json(self.directory / f"{name}.json", SCHEMA_VERSION)
+        self.counts: dict[str, int] = content["counts"]
+        self.excluded_documents: int = content["excluded_documents"]
+        self.files: list[dict[str, Any]] = content["files"]
+        for file in self.files:
+            check_file(self.directory / file["name"], file, digest=False)
+        self.first, self.start, self.length = (self._map(f"{name}.{array}.npy") for array in _ARRAYS)
+        self.filled = self._map(f"{name}.filled.npy")
+
+    @property
+    def rows(self) -> int:
+        return len(self.filled)
 
     def _map(self, name: str) -> NDArray[Any]:
         return np.asarray(np.load(self.directory / name, mmap_mode="r"))  # plain: np.memmap's own indexing is slow
-
-    def verify(self) -> None:
-        """Raise UserError naming the first file whose sha256 is not the recorded one."""
-        for file in self._files:
-            check_file(self.directory / file["name"], file, digest=True)
-
-
-def make_plans(directory: Path, shards: list[Shard], validation: Digests, packing: ComponentConfig, row: int) -> Plans:
-    """Open the plans of a packing, making them first when they are not there. The caller holds the data's lock."""
-    target = directory / "plans" / plan_key(packing, row)
-    names = [shard.entry["name"] for shard in shards]
-    if not (target / "manifest.json").is_file():
-        for leftover in target.parent.glob(f".tmp-{target.name}-*"):  # of a killed process
-            shutil.rmtree(leftover)
-        temporary = target.with_name(f".tmp-{target.name}-{os.getpid()}")
-        temporary.mkdir(parents=True)
-        try:
-            files: list[dict[str, Any]] = []
-            report = summarise(_write_plans(temporary, shards, validation, registry.build(packing), row, files))
-            write_json(
-                temporary / "manifest.json", {"schema_version": SCHEMA_VERSION, "report": report, "files": files}
-            )
-            commit(temporary, target)
-        except BaseException:
-            shutil.rmtree(temporary, ignore_errors=True)
-            raise
-    return Plans(target, names)
-
-
-def _write_plans(
-    directory: Path, shards: list[Shard], validation: Digests, packer: Any, row: int, files: list[dict[str, Any]]
-) -> Iterator[RowPlan]:
-    """Pack one shard after the other, write its arrays, append their entries to `files`, and yield its plan."""
-    for shard in shards:
-        lengths = shard.lengths()
-        mask = excluded(shard.digests(), validation)
-        plan: RowPlan = packer.plan(lengths[~mask], row)
-        stored = around_excluded(plan, lengths, mask)
-        arrays = {array: getattr(stored, array) for array in _ARRAYS}
-        for array, values in {**arrays, "filled": stored.row_tokens}.items():
-            # 4 bytes a number, unless the shard is a single enormous document or file
-            small = len(values) == 0 or int(values.max()) < 2**32
-            path = directory / f"{shard.entry['name']}.{array}.npy"
-            files.append(save_array(path, values.astype(np.uint32 if small else np.uint64)))
-        yield plan

@@ -1,212 +1,412 @@
-"""Sources -> tokenizer -> shards -> validation set -> packing plan, cached by content. All before training starts."""
+"""Sources -> tokenizer -> shards -> validation set -> packing plans, cached by content. All before training starts.
+
+    cache_dir/shards/<key>/      the shards of a source, and their plans; the key is its content, tokenizer and filters
+    cache_dir/validation/<key>/  documents that were chosen to be held out
+    cache_dir/data/<key>/        the manifest: which shards of which sources a run reads, and what it leaves out
+
+Everything is made shard by shard, and a shard that is there is never made again: a killed preparation goes on, a source
+is shared by all mixtures that use it, and a longer run downloads only what is new to it.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import hashlib
 import json
-import os
-import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from rich.console import Console
-from rich.table import Table
 
 from littlelm import registry
 from littlelm.config.base import ComponentConfig
 from littlelm.config.merge import to_plain
 from littlelm.data.configs import DataConfig
-from littlelm.data.files import check_room, commit, exclusive, explained, read_json, write_json
-from littlelm.data.loader import Loader
-from littlelm.data.plans import Plans, make_plans
-from littlelm.data.shards import Shard
+from littlelm.data.digests import check_once
+from littlelm.data.files import check_room, exclusive, explained, read_json, save_array
+from littlelm.data.filters.text import normalise
+from littlelm.data.pipeline import Pipeline, SourceShards
+from littlelm.data.plans import PlanSpec, write_plan
+from littlelm.data.prepared import PreparedData
+from littlelm.data.reading import source_shares
+from littlelm.data.shards import SCHEMA_VERSION, Shard, ShardWriter, read_entry, token_dtype
+from littlelm.data.source_configs import SourceConfig
 from littlelm.data.sources.base import Source
-from littlelm.data.tokenize import token_dtype, tokenize
-from littlelm.data.validation import ValidationSet, choose, content_sha256, write_chosen
-from littlelm.tokenizers.base import Tokenizer, check_fingerprint
+from littlelm.data.store import Store
+from littlelm.data.validation import choose, content_sha256, write_chosen
+from littlelm.data.workers import Workers, worker_count
+from littlelm.errors import UserError
+from littlelm.filesystem import write_atomically
+from littlelm.tokenizers.base import Tokenizer
 
-SCHEMA_VERSION = 1
-_COMPRESSED = {".parquet", ".gz", ".zst"}
-_COMPRESSION = 3  # text bytes a compressed byte holds, roughly
-_PART_BYTES = 8_000_000  # text of a part of a small corpus: enough parts to keep the workers busy
-_SMALL_PARTS = 16
-
-
-class PreparedData:
-    """Prepared data, opened: a tokenizer, token shards, a packing plan, a validation set."""
-
-    def __init__(self, directory: Path, manifest: dict[str, Any], tokenizer: Tokenizer, config: DataConfig) -> None:
-        check_fingerprint(manifest["tokenizer"], tokenizer, f"the prepared data in {directory}")
-        self.directory = directory
-        self.manifest = manifest
-        self.tokenizer = tokenizer
-        self.config = config
-        dtype = token_dtype(tokenizer.vocab_size)
-        self.shards = [Shard(directory, entry, dtype) for entry in manifest["shards"]]
-        self.validation_shards = [Shard(directory, entry, dtype) for entry in manifest["validation"]]
-        self.validation = ValidationSet(
-            self.validation_shards,
-            config.sequence_length,
-            tokenizer.bos_id,
-            config.validation.max_rows,
-            config.validation.sha256,
-        )
-        held_out = np.concatenate([shard.digests() for shard in self.validation_shards])
-        with explained(directory):
-            self.plans: Plans = make_plans(directory, self.shards, held_out, config.packing, config.sequence_length + 1)
-
-    @property
-    def vocab_size(self) -> int:
-        return self.tokenizer.vocab_size
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the training shards' content and of which documents are held out."""
-        return str(self.manifest["fingerprint"])
-
-    @property
-    def report(self) -> dict[str, Any]:
-        """Documents, tokens, bytes, and what the packing achieved."""
-        totals = {
-            key: sum(shard.entry[key] for shard in self.shards)
-            for key in ("documents", "tokens", "text_bytes", "skipped")
-        }
-        return {
-            **{f"corpus_{key}": value for key, value in totals.items()},
-            "bytes_per_token": totals["text_bytes"] / max(1, totals["tokens"]),
-            "packing": self.config.packing.name,
-            **self.plans.report,
-            "validation_documents": self.validation.documents,
-            "validation_rows": self.validation.num_rows,
-            "validation_sha256": self.validation.sha256,
-        }
-
-    def report_table(self) -> Table:
-        """The report for a terminal."""
-        table = Table(box=None, show_header=False)
-        for key, value in self.report.items():
-            text = (
-                f"{value:.4f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) else str(value)
-            )
-            table.add_row(key.replace("_", " "), text)
-        return table
-
-    def train_loader(self, global_batch_rows: int, seed: int) -> Loader:
-        """The rows of training steps. Raises UserError when there are fewer than one global batch."""
-        return Loader(
-            self.shards,
-            self.plans,
-            sequence_length=self.config.sequence_length,
-            global_batch_rows=global_batch_rows,
-            bos_id=self.tokenizer.bos_id,
-            seed=seed,
-        )
-
-    def verify(self) -> None:
-        """Check the sha256 of every file. Raises UserError naming the first that is damaged."""
-        for shard in [*self.shards, *self.validation_shards]:
-            shard.verify()
-        self.plans.verify()
+_SPARE = 1.003  # tokens prepared beyond the run's, for padding and held-out documents
+_CROP_SPARE = 2.5  # for a packing that throws tokens away
 
 
-def _text_bytes(path: Path) -> int:
-    size = path.stat().st_size
-    return size * _COMPRESSION if path.suffix in _COMPRESSED else size
+@dataclass
+class _Prepare:
+    """What the steps of preparing share."""
+
+    data: DataConfig
+    cache: Path
+    console: Console
+    tokenizer: Tokenizer
+    training: list[SourceShards]
+    held_out: list[SourceShards]
+    pipeline: Pipeline
+    corpus_filters: list[tuple[str, Any]]
+    train_rows: int | None
+
+    def shard(self, shards: SourceShards, index: int) -> Shard:
+        return Shard(shards.directory, shards.entries[index], token_dtype(self.tokenizer.vocab_size))
 
 
-def _parts(source: Source, shard_tokens: int) -> list[Any]:
-    """The source's parts; their number depends on its size alone, so the result does not depend on the workers."""
-    size = sum(_text_bytes(path) for path in source.files())
-    small = min(_SMALL_PARTS, -(-size // _PART_BYTES))
-    return source.split(max(1, small, -(-size // (4 * shard_tokens))))
-
-
-def _content_key(data: DataConfig, sources: list[Source], held_out: list[Source], tokenizer: Tokenizer) -> str:
-    files = [
-        [str(path), path.stat().st_size, path.stat().st_mtime_ns]
-        for source in (*sources, *held_out)
-        for path in source.files()
-    ]
-    validation = to_plain(data.validation)
-    del validation["max_rows"], validation["sha256"]
-    parts = [
-        SCHEMA_VERSION, files, to_plain(data.sources), validation, tokenizer.fingerprint, data.shard_tokens
+def source_key(config: ComponentConfig, source: Source, data: DataConfig, tokenizer: Tokenizer) -> str:
+    """Name of a source's shards: everything that decides their bytes, and nothing else."""
+    reading = {k: v for k, v in to_plain(config).items() if k not in {*SourceConfig.model_fields, "files"}}
+    for key in getattr(config, "not_content", ()):
+        reading.pop(key, None)
+    text = to_plain(data.text)
+    text.pop("max_invalid_fraction")
+    content = [
+        SCHEMA_VERSION, source.identity(), reading, text, [to_plain(each) for each in data.filters],
+        tokenizer.fingerprint, data.shard_tokens,
     ]  # fmt: skip
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:20]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def prepare(data: DataConfig, tokenizer_config: ComponentConfig, console: Console | None = None) -> PreparedData:
+def _filters(data: DataConfig) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
+    """(name, filter) of those that judge a document, and of those that compare documents."""
+    built = [(config.name, registry.build(config)) for config in data.filters]
+    return (
+        [(name, each) for name, each in built if hasattr(each, "accepts")],
+        [(name, each) for name, each in built if not hasattr(each, "accepts")],
+    )
+
+
+def prepare(
+    data: DataConfig,
+    tokenizer_config: ComponentConfig,
+    console: Console | None = None,
+    train_rows: int | None = None,
+) -> PreparedData:
     """Prepare what `data` describes, or open it when it is in the cache.
 
+    Of a source that is downloaded as many files are taken as `train_rows` rows need (None: all).
+
     Raises:
-        UserError: a source that cannot be read or is empty, a full disk, a pinned validation set that differs.
+        UserError: a source that cannot be read or is empty, a full disk, a pinned validation set that differs, files
+            that changed since they were written.
     """
     console = console or Console(quiet=True)
-    sources = [registry.build(config) for config in data.sources]
-    held_out = [registry.build(config) for config in data.validation.sources or []]
-    cache = Path(data.cache_dir).expanduser()
-    with explained(cache):
-        cache.mkdir(parents=True, exist_ok=True)
-    with explained(cache), exclusive(cache / "tokenizers.lock", console):  # one process trains it, the others read it
-        tokenizer: Tokenizer = registry.build(tokenizer_config, sources=sources, cache_dir=cache)
-    key = _content_key(data, sources, held_out, tokenizer)
-    directory = cache / "data" / key
-    with explained(cache), exclusive(cache / "data" / f"{key}.lock", console):
-        if not (directory / "manifest.json").is_file():
-            _build(directory, data, sources, held_out, tokenizer, console)
+    with _preparing(data, tokenizer_config, console, train_rows) as state:
+        directory = state.cache / "data" / _request_key(state)
+        if not _is_there(state.cache, directory):
+            _make(state, directory)
         manifest = read_json(directory / "manifest.json", SCHEMA_VERSION)
-        return PreparedData(directory, manifest, tokenizer, data)
+        prepared = PreparedData(state.cache, directory, manifest, state.tokenizer, data)
+        state.pipeline.run_jobs(
+            [
+                (write_plan, (shard.directory, shard.entry, prepared.spec, mask))
+                for shard, mask in prepared.missing_plans()
+            ]
+        )
+        prepared.open_plans()
+        check_once(prepared.files(), state.cache / "checked" / f"{directory.name}.json", console)
+    return prepared
 
 
-def _build(
-    directory: Path,
+def prepare_range(
     data: DataConfig,
-    sources: list[Source],
-    held_out: list[Source],
-    tokenizer: Tokenizer,
+    tokenizer_config: ComponentConfig,
     console: Console,
-) -> None:
-    for leftover in directory.parent.glob(f".tmp-{directory.name}-*"):  # of a killed process: we hold its lock
-        shutil.rmtree(leftover)
-    temporary = directory.with_name(f".tmp-{directory.name}-{os.getpid()}")
-    temporary.mkdir()
-    try:
-        everything = [*sources, *held_out]
-        bytes_of_text = sum(_text_bytes(path) for source in everything for path in source.files())
-        dtype = token_dtype(tokenizer.vocab_size)
-        # At worst a token a byte; a vocabulary of thousands makes it one for three or more.
-        check_room(temporary, bytes_of_text * dtype.itemsize // (3 if tokenizer.vocab_size > 1000 else 1))
-        for source in everything:
-            console.print(f"preparing {source.describe()}")
-        parts = [part for source in sources for part in _parts(source, data.shard_tokens)]
-        entries = tokenize(parts, tokenizer, temporary, "train", data.workers, console)
-        if sum(entry["documents"] for entry in entries) == 0:
-            raise sources[0].empty_error()
-        shards = [Shard(temporary, entry, dtype) for entry in entries]
-        if held_out:
-            parts = [part for source in held_out for part in _parts(source, data.shard_tokens)]
-            validation = tokenize(parts, tokenizer, temporary, "validation", data.workers, console)
-            if sum(entry["documents"] for entry in validation) == 0:
-                raise held_out[0].empty_error()
+    train_rows: int | None,
+    index: int,
+    count: int,
+) -> list[int]:
+    """Make every `count`-th shard from number `index` on (from 0): the share of one of `count` machines.
+
+    Returns how many shards of each source are there now, the store's included. `prepare` afterwards, on a machine that
+    sees all of them, writes the manifest. Raises UserError as `prepare` does.
+    """
+    with _preparing(data, tokenizer_config, console, train_rows) as state:
+        sets = [(shards, _needed_tokens(state, i)) for i, shards in enumerate(state.training)]
+        sets += [(shards, None) for shards in state.held_out]
+        wanted = []
+        for shards, needed in sets:
+            units = len(shards.units) if needed is None else _estimated_units(shards, 0, needed)
+            wanted += [(shards, number) for number in range(units)]
+        for shards in {id(shards): shards for shards, _ in wanted}.values():
+            console.print(f"preparing {shards.source.describe()}, share {index} of {count}")
+        state.pipeline.run(wanted[index::count])
+        return [len(shards.entries) for shards, _ in sets]
+
+
+@contextlib.contextmanager
+def _preparing(
+    data: DataConfig, tokenizer_config: ComponentConfig, console: Console, train_rows: int | None
+) -> Iterator[_Prepare]:
+    """Sources resolved, tokenizer there, the sources' shards locked, workers ready."""
+    sources = [registry.build(config) for config in data.sources]
+    own = [registry.build(config) for config in data.validation.sources or []]
+    cache = Path(data.cache_dir).expanduser()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(explained(cache))
+        cache.mkdir(parents=True, exist_ok=True)
+        for source in (*sources, *own):
+            source.resolve(cache, console.print)
+        with exclusive(cache / "tokenizers.lock", console):  # one process trains it, the others read it
+            tokenizer: Tokenizer = registry.build(tokenizer_config, sources=sources, cache_dir=cache)
+        training = [
+            _source_shards(config, source, data, tokenizer, cache)
+            for config, source in zip(data.sources, sources, strict=True)
+        ]
+        if data.validation.sources is not None:
+            pairs = list(zip(data.validation.sources, own, strict=True))
         else:
-            validation = [write_chosen(temporary, shards, choose(shards, data.validation.documents))]
-        validation_sha256 = content_sha256(Shard(temporary, entry, dtype) for entry in validation)
-        identity = [[file["sha256"] for entry in entries for file in entry["files"]], validation_sha256]
-        manifest = {
-            "schema_version": SCHEMA_VERSION,
-            "tokenizer": tokenizer.identity,
-            "sources": [source.describe() for source in sources],
-            "fingerprint": hashlib.sha256(json.dumps(identity).encode()).hexdigest(),
-            "validation_sha256": validation_sha256,
-            "shards": entries,
-            "validation": validation,
-        }
-        write_json(temporary / "manifest.json", manifest)
-        commit(temporary, directory)
-    except BaseException:
-        shutil.rmtree(temporary, ignore_errors=True)
-        raise
-    documents = sum(entry["documents"] for entry in entries)
-    tokens = sum(entry["tokens"] for entry in entries)
-    console.print(f"prepared {documents:,} documents, {tokens:,} tokens in {directory}")
+            pairs = [
+                (c, held) for c, s in zip(data.sources, sources, strict=True) if (held := s.held_out()) is not None
+            ]
+        held_out = [_source_shards(config, source, data, tokenizer, cache) for config, source in pairs]
+        for key in sorted({shards.key for shards in [*training, *held_out]}):
+            stack.enter_context(exclusive(cache / "shards" / f"{key}.lock", console))
+            (cache / "shards" / key).mkdir(exist_ok=True)
+        filters, corpus_filters = _filters(data)
+        writer = ShardWriter(
+            tokenizer,
+            functools.partial(normalise, config=data.text),
+            filters,
+            [(name, each) for name, each in corpus_filters if each.signature_bytes],
+            data.text.max_invalid_fraction,
+        )
+        store = Store(data.store) if data.store is not None else None
+        workers = stack.enter_context(Workers(writer, worker_count(data.workers)))
+        pipeline = Pipeline(workers, console, store)
+        yield _Prepare(data, cache, console, tokenizer, training, held_out, pipeline, corpus_filters, train_rows)
+
+
+def _source_shards(
+    config: ComponentConfig, source: Source, data: DataConfig, tokenizer: Tokenizer, cache: Path
+) -> SourceShards:
+    key = source_key(config, source, data, tokenizer)
+    return SourceShards(source, key, cache / "shards" / key, source.units(data.shard_tokens))
+
+
+def _is_there(cache: Path, directory: Path) -> bool:
+    """Whether there is a manifest, and no shard of it was deleted to be made anew."""
+    if not (directory / "manifest.json").is_file():
+        return False
+    manifest = read_json(directory / "manifest.json", SCHEMA_VERSION)
+    places = [(f"shards/{source['key']}", entry) for source in manifest["sources"] for entry in source["shards"]]
+    places += [(each["directory"], each["entry"]) for each in manifest["validation"]]
+    return all((cache / place / f"{entry['name']}.json").is_file() for place, entry in places)
+
+
+def _request_key(state: _Prepare) -> str:
+    """Name of a manifest: the sources, how much of those that are downloaded, and what is held out and dropped."""
+    validation = to_plain(state.data.validation)
+    del validation["max_rows"], validation["sha256"], validation["sources"]
+    content = [
+        SCHEMA_VERSION,
+        [shards.key for shards in state.training],
+        [shards.key for shards in state.held_out],
+        validation,
+        [_needed_tokens(state, index) for index in range(len(state.training))],
+        [to_plain(config) for config in state.data.filters],
+    ]
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
+
+
+def _is_remote(shards: SourceShards) -> bool:
+    return bool(shards.units) and shards.units[0].remote is not None
+
+
+def _needed_tokens(state: _Prepare, index: int) -> int | None:
+    """Tokens that the run needs of a source that is downloaded; None: all there is."""
+    if state.train_rows is None or not _is_remote(state.training[index]):
+        return None
+    shares = source_shares(state.data)
+    if shares is None:
+        if len(state.training) > 1:
+            raise UserError(
+                f"data.sources: '{state.data.source_ids[index]}' is downloaded as far as the run needs it, so with "
+                "several sources each needs a weight; give every source one"
+            )
+        shares = [1.0]
+    spare = _CROP_SPARE if state.data.packing.name == "best_fit_crop" else _SPARE
+    row_length = state.data.sequence_length + 1
+    return int((state.train_rows * shares[index] * spare + 1) * row_length)
+
+
+def _make(state: _Prepare, directory: Path) -> None:
+    """Make every shard that is missing, choose what is held out, and write the manifest."""
+    everything = [*state.training, *state.held_out]
+    for shards in everything:
+        state.console.print(f"preparing {shards.source.describe()}")
+    _check_room(state)
+    validation, places = _validation(state)
+    dtype = token_dtype(state.tokenizer.vocab_size)
+    opened = [Shard(state.cache / place, entry, dtype) for place, entry in zip(places, validation, strict=True)]
+    sha256 = content_sha256(opened)
+    spec = PlanSpec(
+        state.data.packing,
+        state.data.sequence_length + 1,
+        np.concatenate([shard.digests() for shard in opened]),
+        sha256,
+    )
+    used = [_make_source(state, index, spec) for index in range(len(state.training))]
+    if (
+        sum(shards.entries[i]["documents"] for shards, n in zip(state.training, used, strict=True) for i in range(n))
+        == 0
+    ):
+        raise state.training[0].source.empty_error()
+    dropped: dict[str, int] = {}
+    directory.mkdir(parents=True, exist_ok=True)
+    if state.corpus_filters:
+        dropped = _drop(state, used, opened, directory)
+    entries = [[shards.entries[i] for i in range(n)] for shards, n in zip(state.training, used, strict=True)]
+    identity = [[file["sha256"] for each in entries for entry in each for file in entry["files"]], sha256]
+    manifest = {
+        "schema_version": SCHEMA_VERSION,
+        "tokenizer": state.tokenizer.identity,
+        "fingerprint": hashlib.sha256(json.dumps([*identity, sorted(dropped.items())]).encode()).hexdigest(),
+        "validation_sha256": sha256,
+        "dropped_by": directory.name if state.corpus_filters else "",
+        "dropped": dropped,
+        "sources": [
+            {"id": name, "key": shards.key, "description": shards.source.describe(), "shards": each}
+            for name, shards, each in zip(state.data.source_ids, state.training, entries, strict=True)
+        ],
+        "validation": [{"directory": place, "entry": entry} for place, entry in zip(places, validation, strict=True)],
+    }
+    write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1).encode())
+    documents = sum(entry["documents"] for each in entries for entry in each)
+    tokens = sum(entry["tokens"] for each in entries for entry in each)
+    peak = state.pipeline.peak_memory
+    memory = f"; at most {peak / 1e9:.2f} GB of memory a process" if peak else ""
+    state.console.print(f"prepared {documents:,} documents, {tokens:,} tokens in {directory}{memory}")
+
+
+def _check_room(state: _Prepare) -> None:
+    """Refuse before anything is made when the disk cannot hold the tokens."""
+    # At worst a token a byte; a vocabulary of thousands makes it one for three or more.
+    bytes_per_text = token_dtype(state.tokenizer.vocab_size).itemsize / (3 if state.tokenizer.vocab_size > 1000 else 1)
+    needed = 0.0
+    for index, shards in enumerate(state.training):
+        tokens = _needed_tokens(state, index)
+        if tokens is not None:
+            needed += tokens * token_dtype(state.tokenizer.vocab_size).itemsize
+            continue
+        missing = [i for i in range(len(shards.units)) if read_entry(shards.directory, shards.name(i)) is None]
+        needed += shards.source.text_bytes() * bytes_per_text * len(missing) / max(1, len(shards.units))
+    check_room(state.cache, int(needed))
+
+
+def _validation(state: _Prepare) -> tuple[list[dict[str, Any]], list[str]]:
+    """Entries of the validation shards, and the directory of each relative to the cache."""
+    if state.data.validation.sources is not None:
+        wanted = [(shards, i) for shards in state.held_out for i in range(len(shards.units))]
+        state.pipeline.run(wanted)
+        if sum(shards.entries[i]["documents"] for shards, i in wanted) == 0:
+            raise state.held_out[0].source.empty_error()
+        return [s.entries[i] for s, i in wanted], [f"shards/{s.key}" for s, _ in wanted]
+    if state.held_out:
+        candidates = [(shards, i) for shards in state.held_out for i in range(len(shards.units))]
+    else:  # of a source that is downloaded the first file's, or the set would depend on the length of the run
+        candidates = [
+            (shards, i)
+            for shards in state.training
+            for i, unit in enumerate(shards.units)
+            if unit.remote is None or unit.remote is shards.units[0].remote
+        ]
+    state.pipeline.run(candidates)
+    if sum(shards.entries[i]["documents"] for shards, i in candidates) == 0:
+        raise candidates[0][0].source.empty_error() if candidates else state.training[0].source.empty_error()
+    content = [[shards.key, i] for shards, i in candidates]
+    wish = [SCHEMA_VERSION, content, state.data.validation.documents]
+    place = f"validation/{hashlib.sha256(json.dumps(wish).encode()).hexdigest()[:20]}"
+    directory = state.cache / place
+    directory.mkdir(parents=True, exist_ok=True)
+    entry = read_entry(directory, "validation")
+    if entry is None:
+        opened = [state.shard(shards, i) for shards, i in candidates]
+        chosen = choose(opened, state.data.validation.documents, is_corpus=not state.held_out)
+        entry = write_chosen(directory, opened, chosen)
+    return [entry], [place]
+
+
+def _make_source(state: _Prepare, index: int, spec: PlanSpec) -> int:
+    """Make the shards that the run needs of a source, packing each as it comes; returns how many it uses."""
+    shards = state.training[index]
+    needed = _needed_tokens(state, index)
+
+    def pack(each: SourceShards, number: int) -> Any:
+        if state.corpus_filters or spec.exists(each.directory, each.name(number)):
+            return None
+        return write_plan, (each.directory, each.entries[number], spec, None)
+
+    if needed is None:
+        state.pipeline.run([(shards, i) for i in range(len(shards.units))], pack)
+        return len(shards.units)
+    count = 0
+    while True:
+        used, tokens = _prefix(shards, count, needed)
+        if tokens >= needed or used == len(shards.units):
+            return used
+        count = _estimated_units(shards, count, needed - tokens)
+        state.pipeline.run([(shards, i) for i in range(count)], pack)
+
+
+def _estimated_units(shards: SourceShards, start: int, tokens: float) -> int:
+    """How many first units hold `tokens` tokens beyond those before `start`, by the shards there are or a guess."""
+    raw = sum(shards.units[i].size for i in shards.entries)
+    ratio = sum(entry["tokens"] for entry in shards.entries.values()) / raw if raw else 0.0
+    ratio = ratio or shards.source.tokens_per_raw_byte
+    count = start
+    while count < len(shards.units) and tokens > 0:
+        tokens -= shards.units[count].size * ratio
+        count += 1
+    while 0 < count < len(shards.units) and shards.units[count].remote is shards.units[count - 1].remote:
+        count += 1  # all of a file, which then need not be kept
+    return max(count, min(start + 1, len(shards.units)))
+
+
+def _prefix(shards: SourceShards, count: int, needed: int) -> tuple[int, int]:
+    """The fewest first shards that hold `needed` tokens, or all `count` that are there; and their tokens."""
+    tokens = 0
+    for index in range(count):
+        if tokens >= needed:
+            return index, tokens
+        tokens += shards.entries[index]["tokens"]
+    return count, tokens
+
+
+def _drop(state: _Prepare, used: Sequence[int], held_out: list[Shard], directory: Path) -> dict[str, int]:
+    """Run the filters that compare documents, each on what the ones before left; returns documents dropped by each."""
+    places = [(s, i) for s, n in enumerate(used) for i in range(n)]
+    shards = [state.shard(state.training[s], i) for s, i in places]
+    everything = [*held_out, *shards]
+    masks = [np.zeros(shard.documents, dtype=np.bool_) for shard in everything]
+    dropped: dict[str, int] = {}
+    for name, each in state.corpus_filters:
+        state.console.print(f"comparing documents: {name}")
+        signatures = [_signatures(shard, name, each.signature_bytes) for shard in everything]
+        found = each.drop([shard.digests() for shard in everything], signatures)
+        count = 0
+        for mask, new in zip(masks[len(held_out) :], found[len(held_out) :], strict=True):
+            count += int((new & ~mask).sum())
+            mask |= new
+        dropped[name] = dropped.get(name, 0) + count
+    for (s, i), mask in zip(places, masks[len(held_out) :], strict=True):
+        save_array(directory / f"dropped-{s}-{state.training[s].name(i)}.npy", mask)
+    return dropped
+
+
+def _signatures(shard: Shard, name: str, size: int) -> Any:
+    if size == 0 or shard.documents == 0:
+        return np.empty((shard.documents, size), dtype=np.uint8)
+    return shard.bytes_of(name)

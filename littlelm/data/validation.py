@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -15,8 +16,9 @@ from littlelm.data.files import DigestedFile, write_array
 from littlelm.data.packing.best_fit import BestFit
 from littlelm.data.permutation import permute
 from littlelm.data.rows import assemble, split_targets
-from littlelm.data.shards import Digests, Shard
+from littlelm.data.shards import SCHEMA_VERSION, Digests, Shard
 from littlelm.errors import UserError
+from littlelm.filesystem import write_atomically
 
 Keys = NDArray[np.uint64]
 
@@ -28,11 +30,11 @@ def keys_of(digests: Digests) -> Keys:
     return np.ascontiguousarray(digests).view(">u8").reshape(len(digests), 2)[:, 0].astype(np.uint64)
 
 
-def choose(shards: list[Shard], count: int) -> list[tuple[int, int]]:
+def choose(shards: list[Shard], count: int, is_corpus: bool = True) -> list[tuple[int, int]]:
     """(shard, document) of the `count` documents of smallest content digest, copies counted once.
 
     The choice depends on the documents alone, not on their order or on how they were divided. Raises UserError when
-    nothing would be left to train on.
+    the shards are the corpus and nothing would be left of it to train on.
     """
     candidates: list[tuple[bytes, int, int]] = []
     for index, shard in enumerate(shards):
@@ -49,7 +51,7 @@ def choose(shards: list[Shard], count: int) -> list[tuple[int, int]]:
     chosen: dict[bytes, tuple[int, int]] = {}
     for digest, index, document in sorted(candidates):
         chosen.setdefault(digest, (index, document))
-    if len(chosen) <= count:
+    if is_corpus and len(chosen) <= count:
         documents = sum(shard.entry["documents"] for shard in shards)
         copies = f" ({documents} with copies)" if documents > len(chosen) else ""
         raise UserError(
@@ -60,22 +62,30 @@ def choose(shards: list[Shard], count: int) -> list[tuple[int, int]]:
 
 
 def write_chosen(directory: Path, shards: list[Shard], chosen: list[tuple[int, int]]) -> dict[str, Any]:
-    """Copy documents into a shard of their own, `validation-00000`; returns its manifest entry."""
-    name = "validation-00000"
+    """Copy documents into a shard of their own, `validation`; returns its entry."""
+    name = "validation"
     tokens = DigestedFile(directory / f"{name}.tokens")
-    lengths, digests = [], []
+    lengths = []
+    kept: dict[str, list[bytes]] = {suffix: [] for suffix in shards[0].per_document_bytes()}
     for index, document in chosen:
         shard_lengths = shards[index].lengths()
         start = int(shard_lengths[:document].sum())
         tokens.write(np.asarray(shards[index].tokens[start : start + int(shard_lengths[document])]))
         lengths.append(int(shard_lengths[document]))
-        digests.append(shards[index].digests()[document].tobytes())
-    files = [
-        tokens.close(),
-        write_array(directory / f"{name}.lengths", np.array(lengths, dtype=np.int64)),
-        write_array(directory / f"{name}.digests", np.frombuffer(b"".join(digests), dtype=np.uint8)),
-    ]
-    return {"name": name, "documents": len(lengths), "tokens": sum(lengths), "files": files}
+        for suffix, values in kept.items():
+            values.append(shards[index].bytes_of(suffix)[document].tobytes())
+    files = [tokens.close(), write_array(directory / f"{name}.lengths", np.array(lengths, dtype=np.int64))]
+    for suffix, values in kept.items():
+        files.append(write_array(directory / f"{name}.{suffix}", np.frombuffer(b"".join(values), dtype=np.uint8)))
+    entry = {
+        "schema_version": SCHEMA_VERSION,
+        "name": name,
+        "documents": len(lengths),
+        "tokens": sum(lengths),
+        "files": files,
+    }
+    write_atomically(directory / f"{name}.json", json.dumps(entry, indent=1).encode())
+    return entry
 
 
 def excluded(digests: Digests, validation: Digests) -> NDArray[np.bool_]:

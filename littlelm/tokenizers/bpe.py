@@ -50,7 +50,6 @@ def training_key(config: BpeTokenizerConfig, sources: Sequence[Any]) -> str:
     """
     files = []
     for source in sources:
-        stats = [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in source.files()]
-        files.append([source.describe(), stats])
+        files.append([source.describe(), source.identity()])
     content = json.dumps([_TRAINING_VERSION, config.model_dump(mode="json"), files], sort_keys=True)
     return hashlib.sha256(content.encode()).hexdigest()[:32]

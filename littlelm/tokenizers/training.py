@@ -67,7 +67,7 @@ def sample_documents(sources: Sequence[Any], train_bytes: int) -> Iterator[str]:
     Where there is more, each source gives in proportion to its size, and from many places of it, so that the sample
     has the whole corpus's mixture. The same corpus gives the same sample.
     """
-    sizes = [sum(path.stat().st_size for path in source.files()) for source in sources]
+    sizes = [source.size() for source in sources]
     parts = [part for source, size in zip(sources, sizes, strict=True) for part in _weighted(source, size)]
     left, weight_left = float(train_bytes), sum(weight for _, weight in parts)
     for part, weight in parts:

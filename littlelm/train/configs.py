@@ -103,6 +103,12 @@ class RunConfig(ConfigModel):
         assert self.run.tokens is not None
         return max(1, round(self.run.tokens / self.tokens_per_step))
 
+    def shortened(self, steps: int | None) -> RunConfig:
+        """The same run, ending after `steps` steps if that is earlier."""
+        if steps is None or steps >= self.total_steps:
+            return self
+        return self.model_copy(update={"run": self.run.model_copy(update={"steps": steps, "tokens": None})})
+
     def check(self) -> Iterator[tuple[tuple[str, ...], str]]:
         """Contradictions between sections, as (path, message)."""
         if (self.run.steps is None) == (self.run.tokens is None):

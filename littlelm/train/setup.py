@@ -101,8 +101,10 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
         for change in compare_configs(checkpoint.config_text, config, checkpoint_path):
             console.print(f"changed since the checkpoint: {change.key}: {change.before!r} -> {change.after!r}")
     with ledger.part("prepare"):
-        prepared = prepare(config.data, config.tokenizer, console)
-        loader = prepared.train_loader(config.global_batch_rows, config.run.seed)
+        rows_needed = config.total_steps * config.global_batch_rows
+        prepared = prepare(config.data, config.tokenizer, console, rows_needed)
+        loader = prepared.train_loader(config.global_batch_rows, config.run.seed, config.total_steps, console.print)
+        config = config.shortened(loader.total_steps)
     world = distributed.start(device)
     rng.seed_everything(config.run.seed)
     precision = registry.build(config.precision, device.type)

@@ -6,7 +6,7 @@ from rich.console import Console
 
 from littlelm.data import loader as loader_module
 from littlelm.data.configs import BestFitConfig, ConcatConfig, DataConfig, ValidationConfig
-from littlelm.data.permutation import permute
+from littlelm.data.permutation import invert, permute
 from littlelm.data.prepare import prepare
 from littlelm.data.source_configs import TextSourceConfig
 from littlelm.errors import UserError
@@ -160,3 +160,19 @@ def test_what_the_loader_keeps_changes_nothing(prepared, monkeypatch):
         assert (loader.batch(step, 0, 8)[0] == expected[step]).all()
         assert (loader.batch(step, 2, 7)[0] == expected[step][2:7]).all()
     assert len(loader._blocks) <= loader_module._BLOCKS_KEPT
+
+
+def test_invert_undoes_permute():
+    for size in (1, 2, 7, 1000, 4097):
+        numbers = np.arange(size)
+        assert (invert(permute(numbers, size, 5), size, 5) == numbers).all()
+
+
+def test_step_of_finds_the_step_that_reads_a_row(prepared):
+    loader = prepared.train_loader(8, 1)
+    for step in (0, 3, loader.rows_per_epoch // 8 + 2):
+        places = loader.places(step, 0, 8)
+        for number in range(8):
+            epoch = (step * 8 + number) // loader.rows_per_epoch
+            found = loader.step_of(0, int(places.shard[number]), int(places.row[number]), epoch)
+            assert found == (step, number)

@@ -16,12 +16,13 @@ from rich.console import Console
 
 from littlelm import registry
 from littlelm.data import plans
-from littlelm.data import prepare as module
 from littlelm.data.configs import BestFitConfig, DataConfig, ValidationConfig
 from littlelm.data.files import exclusive
 from littlelm.data.prepare import prepare
+from littlelm.data.shards import ShardWriter
 from littlelm.data.source_configs import TextSourceConfig
-from littlelm.data.tokenize import tokenize
+from littlelm.data.sources import base
+from littlelm.data.workers import Workers
 from littlelm.errors import UserError
 from littlelm.tokenizers.configs import ByteTokenizerConfig
 
@@ -38,24 +39,34 @@ def config(corpus, cache, **options):
     )
 
 
-def contents(directory):
-    return {str(path.relative_to(directory)): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+def contents(cache):
+    """Every prepared file of a cache, by its place."""
+    return {
+        str(path.relative_to(cache)): path.read_bytes()
+        for part in ("shards", "validation", "data")
+        for path in (cache / part).rglob("*")
+        if path.is_file() and path.suffix != ".lock"
+    }
+
+
+def forbidden(*arguments):
+    raise AssertionError("this must not be made again")
 
 
 def test_a_second_time_opens_what_is_there(corpus, tmp_path, monkeypatch):
     first = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    monkeypatch.setattr(module, "tokenize", None)
+    monkeypatch.setattr(ShardWriter, "write", forbidden)
     second = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
     assert second.fingerprint == first.fingerprint
     assert second.report == first.report
 
 
 def test_the_result_does_not_depend_on_the_workers(corpus, tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "_PART_BYTES", 5_000)
+    monkeypatch.setattr(base, "_UNIT_BYTES", 5_000)
     one = prepare(config(corpus, tmp_path / "1", workers=1), ByteTokenizerConfig(), QUIET)
-    two = prepare(config(corpus, tmp_path / "2", workers=2), ByteTokenizerConfig(), QUIET)
+    prepare(config(corpus, tmp_path / "2", workers=2), ByteTokenizerConfig(), QUIET)
     assert len(one.shards) > 2
-    assert contents(one.directory) == contents(two.directory)
+    assert contents(tmp_path / "1") == contents(tmp_path / "2")
 
 
 def test_other_content_is_prepared_anew(tmp_path):
@@ -64,6 +75,7 @@ def test_other_content_is_prepared_anew(tmp_path):
     (tmp_path / "corpus" / "000.txt").write_text("Something else entirely.\n")
     second = prepare(config(tmp_path / "corpus", tmp_path / "cache"), ByteTokenizerConfig(), QUIET)
     assert second.directory != first.directory
+    assert second.shards[0].directory != first.shards[0].directory
     assert second.fingerprint != first.fingerprint
 
 
@@ -117,21 +129,30 @@ def test_a_validation_set_that_takes_everything_is_an_error(corpus, tmp_path):
     everything = ValidationConfig(documents=120)
     with pytest.raises(UserError, match="only 120 documents"):
         prepare(config(corpus, tmp_path, validation=everything), ByteTokenizerConfig(), QUIET)
-    assert not list(tmp_path.rglob("*.tokens"))
+    assert not list(tmp_path.glob("data/*"))
 
 
 def test_a_flipped_byte_is_found_and_a_missing_file_named(corpus, tmp_path):
     made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    made.verify()
-    file = made.directory / "train-00000.tokens"
+    file = made.shards[0].directory / "00000.tokens"
     data = bytearray(file.read_bytes())
     data[100] ^= 1
     file.write_bytes(data)
-    with pytest.raises(UserError, match=r"train-00000\.tokens: damaged"):
-        prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET).verify()
-    file.unlink()
-    with pytest.raises(UserError, match=r"train-00000\.tokens: missing"):
+    with pytest.raises(UserError, match=r"00000\.tokens: damaged .*delete .*00000\.json to have"):
         prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    file.unlink()
+    with pytest.raises(UserError, match=r"00000\.tokens: missing"):
+        prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+
+
+def test_what_a_message_says_mends_a_damaged_shard(corpus, tmp_path):
+    made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    before = contents(tmp_path)
+    directory = made.shards[0].directory
+    (directory / "00000.tokens").write_bytes(b"damaged")
+    (directory / "00000.json").unlink()
+    prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    assert contents(tmp_path) == before
 
 
 def test_a_full_disk_is_one_clear_error(corpus, tmp_path, monkeypatch):
@@ -143,77 +164,113 @@ def test_a_full_disk_is_one_clear_error(corpus, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(module, "tokenize", full)
+    monkeypatch.setattr(ShardWriter, "write", full)
     with pytest.raises(UserError, match="no space left on the disk"):
         prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    assert [path.suffix for path in (tmp_path / "data").iterdir()] == [".lock"]
+    assert contents(tmp_path) == {}
 
 
-def test_a_killed_preparation_leaves_nothing_that_counts(corpus, tmp_path):
-    """Stop in the middle, then again: the result is that of an undisturbed one, and the remains are gone."""
+@pytest.mark.parametrize("kills_after", [0, 1, 3])
+def test_a_killed_preparation_goes_on_at_the_next_shard(corpus, tmp_path, monkeypatch, kills_after):
+    """Killed while a shard is being written: the finished ones stay, the result is that of an undisturbed one."""
+    monkeypatch.setattr(base, "_UNIT_BYTES", 5_000)
+    prepare(config(corpus, tmp_path / "undisturbed"), ByteTokenizerConfig(), QUIET)
     code = (
-        "import os, sys, time\n"
+        "import os, signal, sys\n"
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from test_prepare import *\n"
-        "commit = module.commit\n"
-        "module.commit = lambda *a: (print('ready', flush=True), time.sleep(60))\n"
-        f"prepare(config({str(corpus)!r}, {str(tmp_path)!r}), ByteTokenizerConfig(), QUIET)\n"
+        "base._UNIT_BYTES = 5_000\n"
+        "import littlelm.data.shards as shards\n"
+        "write, done = shards.write_array, []\n"
+        "def deadly(path, array):\n"
+        f"    if path.suffix == '.digests' and path.name >= '{kills_after:05}':\n"
+        "        os.kill(os.getpid(), signal.SIGKILL)\n"
+        "    return write(path, array)\n"
+        "shards.write_array = deadly\n"
+        f"prepare(config({str(corpus)!r}, {str(tmp_path / 'cache')!r}), ByteTokenizerConfig(), QUIET)\n"
     )
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
-    process = subprocess.Popen(
-        [sys.executable, "-c", code], stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path}
-    )
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGKILL)
-    process.wait()
-    assert list((tmp_path / "data").glob(".tmp-*"))
-    time.sleep(0.05)
-    made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    made.verify()
-    assert not list((tmp_path / "data").glob(".tmp-*"))
+    killed = subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": path}, check=False)
+    assert killed.returncode == -signal.SIGKILL
+    assert len(list(tmp_path.glob("cache/shards/*/*.json"))) == kills_after
+    made, write = [], ShardWriter.write
+
+    def counted(writer, part, directory, name):
+        made.append(name)
+        return write(writer, part, directory, name)
+
+    monkeypatch.setattr(ShardWriter, "write", counted)
+    prepare(config(corpus, tmp_path / "cache"), ByteTokenizerConfig(), QUIET)
+    assert min(made) == f"{kills_after:05}"
+    assert contents(tmp_path / "cache") == contents(tmp_path / "undisturbed")
 
 
 def test_plans_are_checked_like_shards(corpus, tmp_path):
     made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    file = made.plans.directory / "train-00000.start.npy"
+    file = made.plans[0][0].directory / "00000.start.npy"
     data = bytearray(file.read_bytes())
     data[-1] ^= 1
     file.write_bytes(data)
-    with pytest.raises(UserError, match=r"train-00000\.start\.npy: damaged"):
-        prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET).verify()
+    with pytest.raises(UserError, match=r"00000\.start\.npy: damaged"):
+        prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
     file.write_bytes(data[:-4])
-    with pytest.raises(UserError, match=r"train-00000\.start\.npy: \d+ bytes instead of"):
+    with pytest.raises(UserError, match=r"00000\.start\.npy: \d+ bytes instead of"):
         prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
 
 
 def test_plans_that_were_interrupted_are_made_anew(corpus, tmp_path, monkeypatch):
-    """As after a kill: plans without their manifest, and a temporary directory, both in the way."""
+    """As after a kill: arrays of a plan without its entry."""
     made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    directory, before = made.plans.directory, contents(made.directory)
-    (directory / "manifest.json").unlink()
-    (directory.parent / f".tmp-{directory.name}-1").mkdir()
-    monkeypatch.setattr(module, "tokenize", None)
-    again = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    assert contents(again.directory) == before
-    assert [path.name for path in directory.parent.iterdir()] == [directory.name]
+    directory, before = made.plans[0][0].directory, contents(tmp_path)
+    (directory / "00000.json").unlink()
+    (directory / "00000.first.npy").write_bytes(b"half")
+    monkeypatch.setattr(ShardWriter, "write", forbidden)
+    prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    assert contents(tmp_path) == before
 
 
-def test_plans_that_fail_midway_leave_nothing(corpus, tmp_path, monkeypatch):
+def test_another_row_length_packs_what_is_tokenized(corpus, tmp_path, monkeypatch):
+    prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
+    monkeypatch.setattr(ShardWriter, "write", forbidden)
+    longer = prepare(config(corpus, tmp_path, sequence_length=128), ByteTokenizerConfig(), QUIET)
+    assert longer.train_loader(4, 0).batch(0, 0, 4)[0].shape == (4, 128)
+
+
+def test_a_source_is_tokenized_once_for_every_mixture_it_is_in(corpus, tmp_path, monkeypatch):
+    write_corpus(tmp_path / "more", documents=9)
+    prepare(config(corpus, tmp_path / "cache"), ByteTokenizerConfig(), QUIET)
+    made, write = [], ShardWriter.write
+
+    def counted(writer, part, directory, name):
+        made.append(part.file_names()[0])
+        return write(writer, part, directory, name)
+
+    monkeypatch.setattr(ShardWriter, "write", counted)
+    one = config(corpus, tmp_path / "cache").sources[0].model_copy(update={"weight": 1.0, "id": "one"})
+    two = TextSourceConfig(files=[f"{tmp_path}/more/*.txt"], weight=2.0)
+    both = config(corpus, tmp_path / "cache").model_copy(update={"sources": [one, two]})
+    prepare(both, ByteTokenizerConfig(), QUIET)
+    assert len(made) == 1
+    assert made[0].startswith(str(tmp_path / "more"))
+
+
+def test_plans_that_fail_midway_are_not_used(corpus, tmp_path, monkeypatch):
     def full(*arguments):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(plans, "save_array", full)
     with pytest.raises(UserError, match="no space left on the disk"):
         prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    assert not list(tmp_path.glob("data/*/plans/*"))
+    assert not list(tmp_path.glob("shards/*/plans/*/*.json"))
+    assert not list(tmp_path.glob("data/*/manifest.json"))
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[]", '{"schema_version": 99}'])
 def test_a_damaged_manifest_is_one_clear_error(corpus, tmp_path, damage):
     made = prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
-    for manifest in (made.plans.directory / "manifest.json", made.directory / "manifest.json"):
+    for manifest in (made.plans[0][0].directory / "00000.json", made.directory / "manifest.json"):
         manifest.write_text(damage)
-        with pytest.raises(UserError, match=f"{manifest}: .* delete {manifest.parent} to prepare it anew"):
+        with pytest.raises(UserError, match=f"{manifest}: .* delete it to have it made anew"):
             prepare(config(corpus, tmp_path), ByteTokenizerConfig(), QUIET)
 
 
@@ -239,7 +296,7 @@ def test_a_shard_may_be_held_out_as_a_whole(corpus, tmp_path):
     sources = [TextSourceConfig(files=[f"{tmp_path}/held_out/*.txt"]), TextSourceConfig(files=[f"{corpus}/*.txt"])]
     data = config(corpus, tmp_path, validation=own).model_copy(update={"sources": sources})
     made = prepare(data, ByteTokenizerConfig(), QUIET)
-    assert [len(filled) == 0 for filled in made.plans.filled] == [True, False]
+    assert [plan.rows == 0 for plans in made.plans for plan in plans] == [True, False]
     loader = made.train_loader(4, 0)
     assert sum(loader.num_targets(step) for step in range(loader.rows_per_epoch // 4)) > 0
 
@@ -279,9 +336,16 @@ class Endless:
         yield ""
 
 
+def run_two(part, directory):
+    """Write two shards of a part in two processes."""
+    with Workers(ShardWriter(registry.build(ByteTokenizerConfig())), 2) as workers:
+        for future in [workers.submit(ShardWriter.write, part, directory, f"{number:05}") for number in range(2)]:
+            future.result()
+
+
 def test_a_killed_worker_is_one_clear_error(tmp_path):
     with pytest.raises(UserError, match=r"killed from outside.* lower data\.workers \(now 2\)"):
-        tokenize([Deadly(), Deadly()], registry.build(ByteTokenizerConfig()), tmp_path, "train", 2, QUIET)
+        run_two(Deadly(), tmp_path)
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT])
@@ -292,8 +356,7 @@ def test_workers_end_with_the_process_that_started_them(tmp_path, number):
         "if __name__ == '__main__':\n"
         "    from test_prepare import *\n"
         "    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs ignore it\n"
-        "    tokenizer = registry.build(ByteTokenizerConfig())\n"
-        f"    tokenize([Endless(), Endless()], tokenizer, Path({str(tmp_path)!r}), 'train', 2, QUIET)\n"
+        f"    run_two(Endless(), Path({str(tmp_path)!r}))\n"
     )
     path = os.pathsep.join([str(Path(__file__).parents[1]), *sys.path])
     process = subprocess.Popen(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -39,25 +40,32 @@ class RowPlan:
         filled: Int = ends[self.first[1:]] - ends[self.first[:-1]]
         return filled
 
+    def counts(self) -> dict[str, int]:
+        """What `summarise` adds up."""
+        return {
+            "rows": self.rows,
+            "slots": self.rows * self.row_length,
+            "packed": int(self.length.sum()),
+            "tokens": self.tokens,
+            "documents": self.documents,
+            "documents_split": self.documents_split,
+        }
+
     def report(self) -> dict[str, Any]:
-        return summarise([self])
+        return summarise([self.counts()])
 
 
-def summarise(plans: Iterable[RowPlan]) -> dict[str, Any]:
+def summarise(counts: Iterable[dict[str, int]]) -> dict[str, Any]:
     """Utilisation, padding and crop in percent, documents split, of several shards together."""
-    rows = slots = packed = tokens = documents = documents_split = 0
-    for plan in plans:  # one pass, so that the caller need not hold more than one
-        rows += plan.rows
-        slots += plan.rows * plan.row_length
-        packed += int(plan.length.sum())
-        tokens += plan.tokens
-        documents += plan.documents
-        documents_split += plan.documents_split
+    total: Counter[str] = Counter()
+    for each in counts:
+        total.update(each)
+    slots, packed, tokens = total["slots"], total["packed"], total["tokens"]
     return {
-        "rows": rows,
+        "rows": total["rows"],
         "tokens": tokens,
-        "documents": documents,
-        "documents_split": documents_split,
+        "documents": total["documents"],
+        "documents_split": total["documents_split"],
         "utilisation_percent": 100.0 * packed / max(1, slots),
         "padding_percent": 100.0 * (slots - packed) / max(1, slots),
         "crop_percent": 100.0 * (tokens - packed) / max(1, tokens),

@@ -46,13 +46,21 @@ class SourcePart(Protocol):
 
 
 def records_of(part: SourcePart) -> Iterator[Record]:
-    """The records of a part; one that only has `documents()` numbers them, and leaves white space out."""
+    """The records of a part; one that only has `documents()` numbers them, and leaves white space out.
+
+    Raises UserError for a file that cannot be read.
+    """
     own = getattr(part, "records", None)
-    if own is not None:
-        yield from own()
-        return
-    for position, text in enumerate(part.documents()):
-        yield Record(text, 0, position) if text.strip() else Record(None, 0, position, "empty")
+    try:
+        if own is not None:
+            yield from own()
+            return
+        for position, text in enumerate(part.documents()):
+            yield Record(text, 0, position) if text.strip() else Record(None, 0, position, "empty")
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or file_names_of(part)[0]}: cannot be read: {error.strerror or error}"
+        ) from None
 
 
 def file_names_of(part: SourcePart) -> list[str]:
@@ -110,6 +118,8 @@ class Unit:
 
 class Source(ABC):
     """A corpus: documents in a fixed order. Documents that are empty or only white space are left out."""
+
+    tokens_per_raw_byte = 0.25  # a guess of how many tokens a byte of its files holds; for sources that are downloaded
 
     @abstractmethod
     def split(self, n: int) -> list[SourcePart]:
@@ -205,22 +215,6 @@ def contiguous_groups(weights: Sequence[int], n: int) -> list[range]:
     owner = [min(n - 1, (2 * end - weight) * n // (2 * total)) for end, weight in zip(ends, weights, strict=True)]
     cuts = [0, *(i for i in range(1, len(owner)) if owner[i] != owner[i - 1]), len(owner)]
     return [range(start, stop) for start, stop in pairwise(cuts)]
-
-
-def decode_utf8(raw: bytes, path: Path, offset: int = 0) -> str:
-    """Decode a document exactly as it lies in the file. Raises UserError with the place of a wrong byte.
-
-    `offset` is where `raw` starts in the file, in bytes. A byte-order mark at the start of the file is dropped.
-    """
-    if offset == 0 and raw.startswith(b"\xef\xbb\xbf"):
-        raw, offset = raw[3:], 3
-    try:
-        return raw.decode("utf-8")
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: not valid UTF-8 at byte {offset + error.start} (0x{raw[error.start]:02x}); convert it first, "
-            f"e.g. `iconv -f latin1 -t utf-8 {path.name}`, if that is its encoding"
-        ) from None
 
 
 def count_files(paths: Sequence[Path]) -> str:

@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import IO, Any
 
 from littlelm.data.source_configs import JsonlSourceConfig
-from littlelm.data.sources.base import Source, SourcePart, contiguous_groups, count_files, decode_utf8, find_files
+from littlelm.data.sources.base import (
+    Record,
+    RecordPart,
+    Source,
+    SourcePart,
+    contiguous_groups,
+    count_files,
+    find_files,
+)
 from littlelm.errors import UserError
 from littlelm.registry import did_you_mean
 
@@ -28,15 +36,20 @@ class LineRange:
 
 
 @dataclass(frozen=True)
-class JsonlPart:
+class JsonlPart(RecordPart):
     """Runs of lines."""
 
     ranges: tuple[LineRange, ...]
     field: str
 
-    def documents(self) -> Iterator[str]:
+    def file_names(self) -> list[str]:
+        return list(dict.fromkeys(str(piece.path) for piece in self.ranges))
+
+    def records(self) -> Iterator[Record]:
         """Yield the documents. Raises UserError with file:line for a line that is no object with the field."""
+        numbers = {name: number for number, name in enumerate(self.file_names())}
         for piece in self.ranges:
+            file_number = numbers[str(piece.path)]
             with _open(piece.path) as file:
                 if piece.start:
                     file.seek(piece.start)
@@ -46,18 +59,20 @@ class JsonlPart:
                     if not line:
                         break
                     number += 1
-                    if line.strip():
-                        text = self._document(line, piece, position, number)
-                        if text.strip():
-                            yield text
+                    if not line.isspace():
+                        yield self._record(line, piece, position, number)._replace(file=file_number)
                     position += len(line)
 
-    def _document(self, line: bytes, piece: LineRange, position: int, number: int) -> str:
+    def _record(self, line: bytes, piece: LineRange, position: int, number: int) -> Record:
         def where() -> str:  # only a mistake pays for counting the lines before this range
             return f"{piece.path}:{_lines_before(piece) + number}"
 
+        if position == 0 and line.startswith(b"\xef\xbb\xbf"):  # a byte-order mark
+            line = line[3:]
         try:
-            entry = json.loads(decode_utf8(line, piece.path, position))
+            entry = json.loads(line.decode("utf-8"))
+        except UnicodeDecodeError:
+            return Record(None, 0, position, "invalid_utf8")
         except json.JSONDecodeError as error:
             raise UserError(
                 f"{where()}: not a JSON object: {error.msg} at column {error.colno}; "
@@ -75,11 +90,13 @@ class JsonlPart:
                 "set `field` of the source"
             )
         text = entry[self.field]
+        if text is None:
+            return Record(None, 0, position, "null")
         if not isinstance(text, str):
             raise UserError(f"{where()}: field '{self.field}' holds {type(text).__name__}, not text")
         if b"\\u" in line:  # an escape may spell half of a surrogate pair, which no encoding can write
             text = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return text
+        return Record(text, 0, position) if text and not text.isspace() else Record(None, 0, position, "empty")
 
 
 class JsonlSource(Source):

@@ -11,11 +11,21 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from littlelm.data.source_configs import ParquetSourceConfig
-from littlelm.data.sources.base import Source, SourcePart, contiguous_groups, count_files, find_files
+from littlelm.data.sources.base import (
+    Record,
+    RecordPart,
+    Source,
+    SourcePart,
+    contiguous_groups,
+    count_files,
+    find_files,
+)
 from littlelm.errors import UserError
 from littlelm.registry import did_you_mean
 
-_BATCH_ROWS = 512  # documents decoded at a time: bounds memory whatever the size of a row group
+_BATCH_ROWS = 512  # documents decoded at a time, fewer where they are long: bounds memory whatever the row group
+_BATCH_BYTES = 32_000_000
+_READ_BYTES = 8_000_000  # of a column read at a time, so that a row group of gigabytes is never in memory as a whole
 
 
 @dataclass(frozen=True)
@@ -28,23 +38,57 @@ class RowGroups:
 
 
 @dataclass(frozen=True)
-class ParquetPart:
+class ParquetPart(RecordPart):
     """Runs of row groups."""
 
     groups: tuple[RowGroups, ...]
     column: str
 
-    def documents(self) -> Iterator[str]:
-        """Yield the documents; null ones are left out. Raises UserError for damaged data."""
+    def file_names(self) -> list[str]:
+        return list(dict.fromkeys(str(run.path) for run in self.groups))
+
+    def records(self) -> Iterator[Record]:
+        """Yield the documents with their rows; null ones are left out. Raises UserError for damaged data."""
+        numbers = {name: number for number, name in enumerate(self.file_names())}
         for run in self.groups:
-            with _open(run.path) as file:
-                batches = file.iter_batches(
-                    _BATCH_ROWS, row_groups=list(range(run.start, run.stop)), columns=[self.column], use_threads=False
-                )
-                while (texts := _next_texts(batches, run.path)) is not None:
-                    for text in texts:
-                        if text and text.strip():
-                            yield text
+            with open_parquet(run.path) as file:
+                check_column(file, self.column, run.path)
+                yield from _records(file, run, self.column, numbers[str(run.path)])
+
+
+def _records(file: Any, run: RowGroups, column: str, number: int) -> Iterator[Record]:
+    row = sum(file.metadata.row_group(i).num_rows for i in range(run.start))
+    for group in range(run.start, run.stop):
+        metadata = file.metadata.row_group(group)
+        chunks = (metadata.column(i) for i in range(metadata.num_columns))
+        size = max(1, sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == column))
+        rows = max(1, min(_BATCH_ROWS, _BATCH_BYTES * metadata.num_rows // size))
+        batches = file.iter_batches(rows, row_groups=[group], columns=[column], use_threads=False)
+        while (values := _next_values(batches, run.path)) is not None:
+            for text in _texts(values):
+                if isinstance(text, str) and text and not text.isspace():
+                    yield Record(text, number, row)
+                else:
+                    yield Record(None, number, row, _reason(text))
+                row += 1
+
+
+def _reason(text: str | bytes | None) -> str:
+    return "null" if text is None else "empty" if isinstance(text, str) else "invalid_utf8"
+
+
+def _texts(values: Any) -> list[str | bytes | None]:
+    """Texts of a column; what is not valid UTF-8 comes as b""."""
+    try:
+        return list(values.to_pylist())
+    except UnicodeDecodeError:  # one of them; which one only a value by value reading tells
+        result: list[str | bytes | None] = []
+        for value in values:
+            try:
+                result.append(value.as_py())
+            except UnicodeDecodeError:
+                result.append(b"")
+        return result
 
 
 class ParquetSource(Source):
@@ -57,17 +101,8 @@ class ParquetSource(Source):
 
     def _rows_by_group(self, path: Path) -> list[int]:
         """Rows of each row group, after checking that the column is there and holds text."""
-        with _open(path) as file:
-            schema = file.schema_arrow
-            if self.column not in schema.names:
-                raise UserError(
-                    f"{path}: no column '{self.column}'{did_you_mean(self.column, schema.names)}; "
-                    "set `column` of the source"
-                )
-            kind = schema.field(self.column).type
-            plain = kind.value_type if pa.types.is_dictionary(kind) else kind
-            if not (pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)):
-                raise UserError(f"{path}: column '{self.column}' holds {kind}, not text; set `column` of the source")
+        with open_parquet(path) as file:
+            check_column(file, self.column, path)
             return [file.metadata.row_group(i).num_rows for i in range(file.metadata.num_row_groups)]
 
     def files(self) -> list[Path]:
@@ -95,21 +130,29 @@ def _join(groups: list[tuple[Path, int]]) -> tuple[RowGroups, ...]:
     return tuple(joined)
 
 
-def _open(path: Path) -> Any:
+def open_parquet(path: Path) -> Any:
+    """Open a file. Raises UserError when it is damaged."""
     try:
-        return pq.ParquetFile(path)
+        return pq.ParquetFile(path, buffer_size=_READ_BYTES, pre_buffer=False)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from None
 
 
-def _next_texts(batches: Iterator[Any], path: Path) -> list[str | None] | None:
+def check_column(file: Any, column: str, path: Path) -> None:
+    """Raise UserError unless the file has this column and it holds text."""
+    schema = file.schema_arrow
+    if column not in schema.names:
+        raise UserError(f"{path}: no column '{column}'{did_you_mean(column, schema.names)}; set `column` of the source")
+    kind = schema.field(column).type
+    plain = kind.value_type if pa.types.is_dictionary(kind) else kind
+    if not (pa.types.is_string(plain) or pa.types.is_large_string(plain) or pa.types.is_string_view(plain)):
+        raise UserError(f"{path}: column '{column}' holds {kind}, not text; set `column` of the source")
+
+
+def _next_values(batches: Iterator[Any], path: Path) -> Any:
     try:
         batch = next(batches, None)
-        return None if batch is None else batch.column(0).to_pylist()
-    except UnicodeDecodeError as error:
-        raise UserError(
-            f"{path}: a document is not valid UTF-8 ({error.reason}); write the file again as text"
-        ) from None
+        return None if batch is None else batch.column(0)
     except (pa.ArrowException, OSError) as error:
         raise _damaged(path, error) from None
 

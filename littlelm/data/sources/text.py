@@ -9,7 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from littlelm.data.source_configs import TextSourceConfig
-from littlelm.data.sources.base import Source, SourcePart, contiguous_groups, count_files, decode_utf8, find_files
+from littlelm.data.sources.base import (
+    Record,
+    RecordPart,
+    Source,
+    SourcePart,
+    contiguous_groups,
+    count_files,
+    find_files,
+)
 
 
 @dataclass(frozen=True)
@@ -22,21 +30,26 @@ class ByteRange:
 
 
 @dataclass(frozen=True)
-class TextPart:
+class TextPart(RecordPart):
     """Whole files, or runs of documents between two separators."""
 
     ranges: tuple[ByteRange, ...]
     separator: str | None
 
-    def documents(self) -> Iterator[str]:
+    def file_names(self) -> list[str]:
+        return list(dict.fromkeys(str(piece.path) for piece in self.ranges))
+
+    def records(self) -> Iterator[Record]:
         """Yield the documents; only one of them is in memory at a time."""
+        numbers = {name: number for number, name in enumerate(self.file_names())}
         for piece in self.ranges:
+            number = numbers[str(piece.path)]
             if self.separator is None:
-                yield from _document(piece.path.read_bytes(), piece.path, 0)
+                yield _record(piece.path.read_bytes(), number, 0)
                 continue
             with _mapped(piece.path) as content:
                 for start, stop in _spans(content, piece, self.separator.encode()):
-                    yield from _document(content[start:stop], piece.path, start)
+                    yield _record(content[start:stop], number, start)
 
 
 class TextSource(Source):
@@ -62,10 +75,14 @@ class TextSource(Source):
         return [TextPart(tuple(ranges[i] for i in group), self.separator) for group in groups]
 
 
-def _document(raw: bytes, path: Path, offset: int) -> Iterator[str]:
-    text = decode_utf8(raw, path, offset)
-    if text.strip():
-        yield text
+def _record(raw: bytes, number: int, offset: int) -> Record:
+    if offset == 0 and raw.startswith(b"\xef\xbb\xbf"):  # a byte-order mark
+        raw = raw[3:]
+    try:
+        text = raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return Record(None, number, offset, "invalid_utf8")
+    return Record(text, number, offset) if text and not text.isspace() else Record(None, number, offset, "empty")
 
 
 @contextmanager
