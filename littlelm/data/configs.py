@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
+import littlelm.data.hub.configs  # registers the sources that are downloaded
 import littlelm.data.source_configs  # noqa: F401  (registers the sources)
 from littlelm.config.base import ComponentConfig, ComponentOf, ConfigModel, Count
 from littlelm.data.filters.configs import TextConfig
