@@ -23,7 +23,8 @@ from littlelm import registry
 from littlelm.config.base import ComponentConfig
 from littlelm.data.configs import BestFitConfig, BestFitCropConfig, ConcatConfig, DataConfig
 from littlelm.data.loader import Loader
-from littlelm.data.prepare import PreparedData, prepare
+from littlelm.data.prepare import prepare
+from littlelm.data.prepared import PreparedData
 from littlelm.data.source_configs import JsonlSourceConfig, source_for_files
 from littlelm.data.validation import excluded
 from littlelm.tokenizers.configs import BpeTokenizerConfig, ByteTokenizerConfig

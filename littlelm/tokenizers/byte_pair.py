@@ -1,4 +1,4 @@
-"""Byte-pair encoding on tiktoken's engine.
+"""Byte-pair encoding on tiktoken's engine, and on a faster one for batches where its pattern allows (see `simd`).
 
 Measured with a vocabulary of 8,192 on two cores, two threads each, ratios within one run: tiktoken encodes 1.6 to 4
 times as fast as the `tokenizers` library (short documents to long ones) and 1.5 times as fast as rustbpe; the tokens
@@ -16,7 +16,17 @@ import numpy as np
 import tiktoken
 
 from littlelm.tokenizers.base import Tokenizer
+from littlelm.tokenizers.simd import SimdEngine
 from littlelm.tokenizers.vocabulary import WHOLE_TEXT, Vocabulary, write_atomically
+
+# What engines have differed on: both kinds of apostrophe, digits, line ends, runs of white space, other scripts.
+_DIFFICULT = [
+    "They're I'LL ’s 1 12 123 1234567 3.14 ²³ٱ٣٤٥٦ Ⅷ\r\n\n  x \t\ty  ",
+    "naïve café 東京 १२३४ 👍🏽\u200d\u0301 \u00a0\u3000end \u2028 <|endoftext|> <|bos|> a_b-c//d\n\n\n",
+    "",
+    "   ",
+    "K'ſ'S 's",
+]
 
 
 class BytePairTokenizer(Tokenizer):
@@ -30,7 +40,7 @@ class BytePairTokenizer(Tokenizer):
 
     def __getstate__(self) -> dict[str, Any]:
         state = self.__dict__.copy()
-        for key in ("_engine", "_word_engine", "_id_of_rank"):
+        for key in ("_engine", "_word_engine", "_id_of_rank", "_simd"):
             state.pop(key, None)
         return state
 
@@ -71,6 +81,34 @@ class BytePairTokenizer(Tokenizer):
             ranks = self._encode_by_words(text)
         ids: np.ndarray = self._id_of_rank[ranks]
         return ids
+
+    @cached_property
+    def _simd(self) -> tuple[SimdEngine | None, str]:
+        """The fast engine, or None and why it is not used."""
+        try:
+            engine = SimdEngine(self.vocabulary)
+        except (ImportError, ValueError, RuntimeError) as error:
+            return None, str(error).splitlines()[0]
+        for text, ids in zip(_DIFFICULT, engine.encode_batch(_DIFFICULT, parallel=False), strict=True):
+            if not np.array_equal(ids, self._encode_array(text)):
+                return None, f"gigatoken encodes {text!r} otherwise"
+        return engine, ""
+
+    @property
+    def engine(self) -> str:
+        """What encodes batches, with the reason where it is not the fast one."""
+        engine, reason = self._simd
+        return "gigatoken" if engine is not None else f"tiktoken ({reason})"
+
+    def encode_batch(self, texts: Sequence[str], threads: int | None = None) -> list[np.ndarray]:
+        """Token ids of each text, uint32 arrays, on `threads` threads (default: one a usable core)."""
+        engine, _ = self._simd
+        if engine is None:
+            return super().encode_batch(texts, threads)
+        try:
+            return engine.encode_batch(texts, parallel=threads != 1)
+        except (UnicodeEncodeError, TypeError):  # half a surrogate pair: no text that could be handed over
+            return super().encode_batch(texts, threads)
 
     @cached_property
     def _word_engine(self) -> tiktoken.Encoding:
