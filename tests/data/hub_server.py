@@ -181,7 +181,11 @@ class _Handler(BaseHTTPRequestHandler):
         assert found is not None
         if self.hub.repo is not None and found[1] != self.hub.repo:
             return self._fail(404, "RepoNotFound", "Repository not found")
-        if match is not None and (trouble := self.hub.next_trouble("api")) and self._is_refused(trouble):
+        trouble = self.hub.next_trouble("api") if match is not None else ""
+        if trouble in ("stall", "cut"):
+            self.hub.closing.wait(self.hub.stall_seconds if trouble == "stall" else 0)
+            return self._hang_up()
+        if self._is_refused(trouble):
             return None
         if match is not None and match[2] == "refs":
             branches = [{"name": name, "targetCommit": commit} for name, commit in self.hub.branches.items()]
@@ -241,7 +245,7 @@ class _Handler(BaseHTTPRequestHandler):
         """The bytes, from the place asked for on, and whatever is to go wrong with them."""
         file = self.hub.files(commit)[name]
         trouble = self.hub.next_trouble(name)
-        if trouble and self._is_refused(trouble):
+        if self._is_refused(trouble):
             return None
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         start = int(asked[1]) if asked and trouble != "ignore_range" else 0
