@@ -113,19 +113,77 @@ def config_schema(
 
 
 @data_app.command("prepare")
-def data_prepare(file: RunFile, overrides: Overrides = None) -> None:
-    """Tokenize, shard and pack the data of FILE, as `train` would, and report on it."""
+def data_prepare(
+    file: RunFile,
+    overrides: Overrides = None,
+    shard_range: Annotated[
+        str | None, typer.Option(metavar="I/N", help="make only every N-th shard from I on: one of N machines' share")
+    ] = None,
+) -> None:
+    """Download, tokenize, shard and pack the data of FILE, as `train` would, and report on it."""
     from littlelm.commands.data import prepare_data
 
-    prepare_data(file, overrides or [])
+    prepare_data(file, overrides or [], shard_range)
 
 
 @data_app.command("verify")
 def data_verify(file: RunFile, overrides: Overrides = None) -> None:
-    """Check the digest of every prepared file of FILE's data."""
+    """Check every digest and offset of FILE's prepared data."""
     from littlelm.commands.data import verify_data
 
     verify_data(file, overrides or [])
+
+
+@data_app.command("plan")
+def data_plan(
+    file: RunFile,
+    overrides: Overrides = None,
+    cores: Annotated[int, typer.Option(min=1, help="cores of the machine that prepares")] = 32,
+    megabits: Annotated[float, typer.Option("--bandwidth", min=1.0, help="its line, Mbit/s")] = 1000.0,
+) -> None:
+    """Hours, gigabytes and bottleneck of preparing FILE's data, by arithmetic."""
+    from littlelm.commands.data import plan_data
+
+    plan_data(file, overrides or [], cores, megabits)
+
+
+@data_app.command("stats")
+def data_stats(
+    file: RunFile,
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option("--out", help="also write a picture (.png, .svg)")] = None,
+) -> None:
+    """Documents, tokens, lengths, largest files, and packing at context 512 to 8192."""
+    from littlelm.commands.data_look import show_stats
+
+    show_stats(file, overrides or [], out)
+
+
+@data_app.command("show")
+def data_show(
+    file: RunFile,
+    overrides: Overrides = None,
+    step: Annotated[int, typer.Option(min=0, help="step, counted from 0")] = 0,
+    row: Annotated[int, typer.Option(min=0, help="row of the step's global batch, counted from 0")] = 0,
+    characters: Annotated[int, typer.Option(min=0, help="characters of each document to print")] = 400,
+) -> None:
+    """The documents in one row of one training step, decoded, with file and offset."""
+    from littlelm.commands.data_look import show_row
+
+    show_row(file, overrides or [], step, row, characters)
+
+
+@data_app.command("where")
+def data_where(
+    file: RunFile,
+    text: Annotated[str, typer.Argument(help="text to look for, exactly as written")],
+    overrides: Overrides = None,
+    limit: Annotated[int, typer.Option(min=1, help="documents to print")] = 20,
+) -> None:
+    """The documents that hold a text, and the steps at which each is read."""
+    from littlelm.commands.data_look import find_text
+
+    find_text(file, overrides or [], text, limit)
 
 
 @tokenizer_app.command("train")

@@ -1,35 +1,111 @@
-"""`little-lm data ...` and `little-lm tokenizer train`."""
+"""`little-lm data prepare | verify | plan` and `little-lm tokenizer train`."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
+from rich.table import Table
 
-from littlelm.train.configs import load_run
+from littlelm.errors import UserError
+from littlelm.train.configs import RunConfig, load_run
 
 
-def prepare_data(file: Path, overrides: list[str]) -> None:
-    """Prepare FILE's data as `train` would and print the report."""
+def make_console() -> Console:
+    """For text of others: as wide as the terminal, wide enough for every column where there is none."""
+    console = Console(highlight=False, markup=False)
+    return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
+
+
+def run_rows(config: RunConfig) -> int:
+    """Rows that the run trains on."""
+    return config.total_steps * config.global_batch_rows
+
+
+def open_data(file: Path, overrides: list[str], console: Console) -> tuple[RunConfig, Any]:
+    """The run's config and its prepared data, prepared first where it is not."""
     config = load_run(file, overrides).config
     from littlelm.data.prepare import prepare
 
-    console = Console(highlight=False, markup=False)
-    prepared = prepare(config.data, config.tokenizer, console, config.total_steps * config.global_batch_rows)
-    prepared.train_loader(config.global_batch_rows, config.run.seed, config.total_steps, console.print)  # refuses
-    console.print(prepared.report_table())
+    return config, prepare(config.data, config.tokenizer, console, run_rows(config))
+
+
+def prepare_data(file: Path, overrides: list[str], shard_range: str | None) -> None:
+    """Prepare FILE's data as `train` would and print the report; with a range, one machine's share of the shards."""
+    console = make_console()
+    if shard_range is None:
+        config, prepared = open_data(file, overrides, console)
+        prepared.train_loader(config.global_batch_rows, config.run.seed, config.total_steps, console.print)  # refuses
+        console.print(prepared.report_table())
+        return
+    index, count = _parse_range(shard_range)
+    config = load_run(file, overrides).config
+    from littlelm.data.prepare import prepare_range
+
+    there = prepare_range(config.data, config.tokenizer, console, run_rows(config), index, count)
+    console.print(f"share {index} of {count} is made; shards here: {', '.join(map(str, there))}")
+    if config.data.store is None:
+        console.print("the other machines cannot see them: set data.store to a directory or bucket that all share")
+
+
+def _parse_range(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)/(\d+)", text)
+    if match is None or not int(match[1]) < int(match[2]):
+        raise UserError(f"--shard-range: expected i/n with i from 0 to n - 1, for example 0/4, got '{text}'")
+    return int(match[1]), int(match[2])
 
 
 def verify_data(file: Path, overrides: list[str]) -> None:
-    """Check every digest of FILE's prepared data. Raises UserError naming the first file that is damaged."""
-    config = load_run(file, overrides).config
-    from littlelm.data.digests import check_all
-    from littlelm.data.prepare import prepare
+    """Check every digest and offset of FILE's prepared data. Raises UserError naming every file that is damaged."""
+    from littlelm.data.digests import check_all, check_offsets
 
-    console = Console(highlight=False, markup=False)
-    prepared = prepare(config.data, config.tokenizer, console, config.total_steps * config.global_batch_rows)
-    check_all(prepared.files(), console)
-    console.print(f"all files of {prepared.directory} match their digests")
+    console = make_console()
+    _, prepared = open_data(file, overrides, console)
+    files = prepared.files()
+    check_all(files, console)
+    check_offsets(prepared)
+    size = sum(entry["bytes"] for _, entry in files)
+    console.print(f"{len(files):,} files of {prepared.directory}, {size / 1e9:,.3f} GB, match their digests")
+
+
+def plan_data(file: Path, overrides: list[str], cores: int, megabits: float) -> None:
+    """What preparing FILE's data takes on a machine of `cores` cores and a line of `megabits` Mbit/s."""
+    from littlelm import registry
+    from littlelm.data.planning import Machine, plan_preparation
+    from littlelm.units import duration
+
+    config = load_run(file, overrides).config
+    console = make_console()
+    cache = Path(config.data.cache_dir).expanduser()
+    sources = [registry.build(source) for source in config.data.sources]
+    for source in sources:
+        source.resolve(cache, console.print)
+    machine = Machine(cores, megabits * 1e6 / 8)
+    plan = plan_preparation(config.data, config.tokenizer, sources, run_rows(config), machine)
+    table = Table("source", "files", "raw GB", "tokens", "shards GB", "download", "tokenize", box=None)
+    for line in plan.sources:
+        table.add_row(
+            line.name,
+            f"{line.files:,}",
+            f"{line.raw_bytes / 1e9:,.1f}",
+            f"{line.tokens / 1e9:,.2f}B",
+            f"{line.token_bytes / 1e9:,.1f}",
+            duration(line.download_seconds),
+            duration(line.tokenize_seconds),
+        )
+    console.print(table)
+    console.print(
+        f"{cores} cores at {plan.tokens_per_second_per_core / 1e6:.1f}M tokens/s each (measured here with "
+        f"{plan.engine}), {megabits:,.0f} Mbit/s in, all at once:"
+    )
+    console.print(
+        f"  {duration(plan.seconds)}, the bottleneck is {plan.bottleneck}; {plan.disk_bytes / 1e9:,.1f} GB of disk, "
+        f"{plan.memory_bytes / 1e9:,.0f} GB of memory at most"
+    )
+    if not plan.is_enough:
+        console.print("  the sources hold fewer tokens than the run reads: it would read them more than once")
 
 
 def train_tokenizer(files: list[str], out: Path, vocab_size: int, column: str) -> None:

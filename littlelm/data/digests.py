@@ -8,10 +8,12 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
 from littlelm.data.files import check_file
+from littlelm.data.prepared import PreparedData
 from littlelm.errors import UserError
 from littlelm.filesystem import write_atomically
 from littlelm.tokenizers.base import usable_cores
@@ -67,3 +69,22 @@ def check_once(files: Files, memory: Path, console: Console) -> None:
     check_all(new, console)
     memory.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(memory, json.dumps({**known, **seen}).encode())
+
+
+def check_offsets(prepared: PreparedData) -> None:
+    """Check that lengths, digests and plans fit the tokens they point into. Raises UserError naming all that do not."""
+    problems = []
+    for shards, plans in zip(prepared.sources, prepared.plans, strict=True):
+        for shard, plan in zip(shards, plans, strict=True):
+            tokens, lengths = len(shard.tokens), shard.lengths()
+            where = shard.directory / f"{shard.name}.lengths"
+            if int(lengths.sum()) != tokens or len(lengths) != shard.documents:
+                problems.append(f"{where}: {int(lengths.sum())} tokens in documents, {tokens} in the shard")
+            starts = np.cumsum(lengths) - lengths
+            if len(starts) and not (shard.tokens[starts] == prepared.tokenizer.bos_id).all():
+                problems.append(f"{where}: a document does not begin with BOS")
+            ends = plan.start.astype(np.int64) + plan.length
+            if (len(ends) and int(ends.max()) > tokens) or not (np.diff(plan.first.astype(np.int64)) >= 0).all():
+                problems.append(f"{plan.directory / shard.name}.start.npy: points outside of the shard")
+    if problems:
+        raise UserError("\n".join(problems))

@@ -15,7 +15,6 @@ import functools
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,42 +26,20 @@ from littlelm.config.base import ComponentConfig
 from littlelm.config.merge import to_plain
 from littlelm.data.configs import DataConfig
 from littlelm.data.digests import check_once
-from littlelm.data.files import check_room, exclusive, explained, read_json, save_array
+from littlelm.data.files import exclusive, explained, read_json, save_array
 from littlelm.data.filters.text import normalise
 from littlelm.data.pipeline import Pipeline, SourceShards
 from littlelm.data.plans import PlanSpec, write_plan
 from littlelm.data.prepared import PreparedData
-from littlelm.data.reading import source_shares
+from littlelm.data.preparing import Preparing, check_all_room, estimated_units, needed_tokens
 from littlelm.data.shards import SCHEMA_VERSION, Shard, ShardWriter, read_entry, token_dtype
 from littlelm.data.source_configs import SourceConfig
 from littlelm.data.sources.base import Source
 from littlelm.data.store import Store
 from littlelm.data.validation import choose, content_sha256, write_chosen
 from littlelm.data.workers import Workers, worker_count
-from littlelm.errors import UserError
 from littlelm.filesystem import write_atomically
 from littlelm.tokenizers.base import Tokenizer
-
-_SPARE = 1.003  # tokens prepared beyond the run's, for padding and held-out documents
-_CROP_SPARE = 2.5  # for a packing that throws tokens away
-
-
-@dataclass
-class _Prepare:
-    """What the steps of preparing share."""
-
-    data: DataConfig
-    cache: Path
-    console: Console
-    tokenizer: Tokenizer
-    training: list[SourceShards]
-    held_out: list[SourceShards]
-    pipeline: Pipeline
-    corpus_filters: list[tuple[str, Any]]
-    train_rows: int | None
-
-    def shard(self, shards: SourceShards, index: int) -> Shard:
-        return Shard(shards.directory, shards.entries[index], token_dtype(self.tokenizer.vocab_size))
 
 
 def source_key(config: ComponentConfig, source: Source, data: DataConfig, tokenizer: Tokenizer) -> str:
@@ -72,9 +49,10 @@ def source_key(config: ComponentConfig, source: Source, data: DataConfig, tokeni
         reading.pop(key, None)
     text = to_plain(data.text)
     text.pop("max_invalid_fraction")
+    # A filter that compares documents without a signature of them leaves the shards as they are.
+    filters = [to_plain(each) for each in data.filters if getattr(registry.build(each), "signature_bytes", 1)]
     content = [
-        SCHEMA_VERSION, source.identity(), reading, text, [to_plain(each) for each in data.filters],
-        tokenizer.fingerprint, data.shard_tokens,
+        SCHEMA_VERSION, source.identity(), reading, text, filters, tokenizer.fingerprint, data.shard_tokens
     ]  # fmt: skip
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
@@ -134,11 +112,11 @@ def prepare_range(
     sees all of them, writes the manifest. Raises UserError as `prepare` does.
     """
     with _preparing(data, tokenizer_config, console, train_rows) as state:
-        sets = [(shards, _needed_tokens(state, i)) for i, shards in enumerate(state.training)]
+        sets = [(shards, needed_tokens(state, i)) for i, shards in enumerate(state.training)]
         sets += [(shards, None) for shards in state.held_out]
         wanted = []
         for shards, needed in sets:
-            units = len(shards.units) if needed is None else _estimated_units(shards, 0, needed)
+            units = len(shards.units) if needed is None else estimated_units(shards, 0, needed)
             wanted += [(shards, number) for number in range(units)]
         for shards in {id(shards): shards for shards, _ in wanted}.values():
             console.print(f"preparing {shards.source.describe()}, share {index} of {count}")
@@ -149,7 +127,7 @@ def prepare_range(
 @contextlib.contextmanager
 def _preparing(
     data: DataConfig, tokenizer_config: ComponentConfig, console: Console, train_rows: int | None
-) -> Iterator[_Prepare]:
+) -> Iterator[Preparing]:
     """Sources resolved, tokenizer there, the sources' shards locked, workers ready."""
     sources = [registry.build(config) for config in data.sources]
     own = [registry.build(config) for config in data.validation.sources or []]
@@ -186,7 +164,7 @@ def _preparing(
         store = Store(data.store) if data.store is not None else None
         workers = stack.enter_context(Workers(writer, worker_count(data.workers)))
         pipeline = Pipeline(workers, console, store)
-        yield _Prepare(data, cache, console, tokenizer, training, held_out, pipeline, corpus_filters, train_rows)
+        yield Preparing(data, cache, console, tokenizer, training, held_out, pipeline, corpus_filters, train_rows)
 
 
 def _source_shards(
@@ -206,7 +184,7 @@ def _is_there(cache: Path, directory: Path) -> bool:
     return all((cache / place / f"{entry['name']}.json").is_file() for place, entry in places)
 
 
-def _request_key(state: _Prepare) -> str:
+def _request_key(state: Preparing) -> str:
     """Name of a manifest: the sources, how much of those that are downloaded, and what is held out and dropped."""
     validation = to_plain(state.data.validation)
     del validation["max_rows"], validation["sha256"], validation["sources"]
@@ -215,39 +193,19 @@ def _request_key(state: _Prepare) -> str:
         [shards.key for shards in state.training],
         [shards.key for shards in state.held_out],
         validation,
-        [_needed_tokens(state, index) for index in range(len(state.training))],
+        [needed_tokens(state, index) for index in range(len(state.training))],
         [to_plain(config) for config in state.data.filters],
     ]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:20]
 
 
-def _is_remote(shards: SourceShards) -> bool:
-    return bool(shards.units) and shards.units[0].remote is not None
-
-
-def _needed_tokens(state: _Prepare, index: int) -> int | None:
-    """Tokens that the run needs of a source that is downloaded; None: all there is."""
-    if state.train_rows is None or not _is_remote(state.training[index]):
-        return None
-    shares = source_shares(state.data)
-    if shares is None:
-        if len(state.training) > 1:
-            raise UserError(
-                f"data.sources: '{state.data.source_ids[index]}' is downloaded as far as the run needs it, so with "
-                "several sources each needs a weight; give every source one"
-            )
-        shares = [1.0]
-    spare = _CROP_SPARE if state.data.packing.name == "best_fit_crop" else _SPARE
-    row_length = state.data.sequence_length + 1
-    return int((state.train_rows * shares[index] * spare + 1) * row_length)
-
-
-def _make(state: _Prepare, directory: Path) -> None:
+def _make(state: Preparing, directory: Path) -> None:
     """Make every shard that is missing, choose what is held out, and write the manifest."""
     everything = [*state.training, *state.held_out]
     for shards in everything:
         state.console.print(f"preparing {shards.source.describe()}")
-    _check_room(state)
+    state.console.print(f"tokenizing with {getattr(state.tokenizer, 'engine', state.tokenizer.name)}")
+    check_all_room(state)
     validation, places = _validation(state)
     dtype = token_dtype(state.tokenizer.vocab_size)
     opened = [Shard(state.cache / place, entry, dtype) for place, entry in zip(places, validation, strict=True)]
@@ -291,22 +249,7 @@ def _make(state: _Prepare, directory: Path) -> None:
     state.console.print(f"prepared {documents:,} documents, {tokens:,} tokens in {directory}{memory}")
 
 
-def _check_room(state: _Prepare) -> None:
-    """Refuse before anything is made when the disk cannot hold the tokens."""
-    # At worst a token a byte; a vocabulary of thousands makes it one for three or more.
-    bytes_per_text = token_dtype(state.tokenizer.vocab_size).itemsize / (3 if state.tokenizer.vocab_size > 1000 else 1)
-    needed = 0.0
-    for index, shards in enumerate(state.training):
-        tokens = _needed_tokens(state, index)
-        if tokens is not None:
-            needed += tokens * token_dtype(state.tokenizer.vocab_size).itemsize
-            continue
-        missing = [i for i in range(len(shards.units)) if read_entry(shards.directory, shards.name(i)) is None]
-        needed += shards.source.text_bytes() * bytes_per_text * len(missing) / max(1, len(shards.units))
-    check_room(state.cache, int(needed))
-
-
-def _validation(state: _Prepare) -> tuple[list[dict[str, Any]], list[str]]:
+def _validation(state: Preparing) -> tuple[list[dict[str, Any]], list[str]]:
     """Entries of the validation shards, and the directory of each relative to the cache."""
     if state.data.validation.sources is not None:
         wanted = [(shards, i) for shards in state.held_out for i in range(len(shards.units))]
@@ -339,10 +282,10 @@ def _validation(state: _Prepare) -> tuple[list[dict[str, Any]], list[str]]:
     return [entry], [place]
 
 
-def _make_source(state: _Prepare, index: int, spec: PlanSpec) -> int:
+def _make_source(state: Preparing, index: int, spec: PlanSpec) -> int:
     """Make the shards that the run needs of a source, packing each as it comes; returns how many it uses."""
     shards = state.training[index]
-    needed = _needed_tokens(state, index)
+    needed = needed_tokens(state, index)
 
     def pack(each: SourceShards, number: int) -> Any:
         if state.corpus_filters or spec.exists(each.directory, each.name(number)):
@@ -357,22 +300,8 @@ def _make_source(state: _Prepare, index: int, spec: PlanSpec) -> int:
         used, tokens = _prefix(shards, count, needed)
         if tokens >= needed or used == len(shards.units):
             return used
-        count = _estimated_units(shards, count, needed - tokens)
+        count = estimated_units(shards, count, needed - tokens)
         state.pipeline.run([(shards, i) for i in range(count)], pack)
-
-
-def _estimated_units(shards: SourceShards, start: int, tokens: float) -> int:
-    """How many first units hold `tokens` tokens beyond those before `start`, by the shards there are or a guess."""
-    raw = sum(shards.units[i].size for i in shards.entries)
-    ratio = sum(entry["tokens"] for entry in shards.entries.values()) / raw if raw else 0.0
-    ratio = ratio or shards.source.tokens_per_raw_byte
-    count = start
-    while count < len(shards.units) and tokens > 0:
-        tokens -= shards.units[count].size * ratio
-        count += 1
-    while 0 < count < len(shards.units) and shards.units[count].remote is shards.units[count - 1].remote:
-        count += 1  # all of a file, which then need not be kept
-    return max(count, min(start + 1, len(shards.units)))
 
 
 def _prefix(shards: SourceShards, count: int, needed: int) -> tuple[int, int]:
@@ -385,7 +314,7 @@ def _prefix(shards: SourceShards, count: int, needed: int) -> tuple[int, int]:
     return count, tokens
 
 
-def _drop(state: _Prepare, used: Sequence[int], held_out: list[Shard], directory: Path) -> dict[str, int]:
+def _drop(state: Preparing, used: Sequence[int], held_out: list[Shard], directory: Path) -> dict[str, int]:
     """Run the filters that compare documents, each on what the ones before left; returns documents dropped by each."""
     places = [(s, i) for s, n in enumerate(used) for i in range(n)]
     shards = [state.shard(state.training[s], i) for s, i in places]

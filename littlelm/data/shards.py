@@ -239,6 +239,10 @@ class Shard:
         name = str(self.entry["made_of"][origin >> _FILE_SHIFT])
         return name, place(name, origin & ((1 << _FILE_SHIFT) - 1))
 
+    def file_numbers(self) -> NDArray[np.int64]:
+        """(documents,) which of `made_of` each document comes from."""
+        return np.asarray(self._map("origins", np.dtype(np.int64))) >> _FILE_SHIFT
+
     def per_document_bytes(self) -> list[str]:
         """Names of the arrays that tell documents apart wherever they lie: digests, and signatures of filters."""
         suffixes = [file["name"].split(".", 1)[1] for file in self.entry["files"]]

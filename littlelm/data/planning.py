@@ -1,0 +1,136 @@
+"""How long preparing will take and what it needs, by arithmetic from sizes and one measurement of the tokenizer.
+
+Download, tokenizing and packing run at the same time, so the slowest of them is the whole.
+"""
+
+from __future__ import annotations
+
+import sysconfig
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from littlelm import registry
+from littlelm.config.base import ComponentConfig
+from littlelm.data.configs import DataConfig
+from littlelm.data.reading import source_shares
+from littlelm.data.shards import ShardWriter, token_dtype
+from littlelm.data.sources.base import Source
+from littlelm.data.sources.text import ByteRange, TextPart
+from littlelm.data.workers import WORKER_BYTES
+from littlelm.tokenizers.base import Tokenizer
+
+_MEASURED_FILES = 400
+_BYTES_PER_TOKEN = 4
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What prepares: cores, and bytes a second that come in."""
+
+    cores: int
+    bandwidth: float
+
+
+@dataclass(frozen=True)
+class SourcePlan:
+    """One source's part."""
+
+    name: str
+    files: int
+    raw_bytes: int
+    tokens: int
+    token_bytes: int
+    download_seconds: float
+    tokenize_seconds: float
+
+
+@dataclass(frozen=True)
+class DataPlan:
+    """The whole; seconds, bytes."""
+
+    sources: list[SourcePlan]
+    tokens_per_second_per_core: float
+    engine: str
+    seconds: float
+    bottleneck: str
+    disk_bytes: int
+    memory_bytes: int
+    is_enough: bool
+
+
+def measure_tokenizer(tokenizer: Tokenizer) -> float:
+    """Tokens/s of one core with everything a worker does, measured by writing a shard of Python's own sources."""
+    files = sorted(Path(sysconfig.get_path("stdlib")).glob("*/*.py"))[:_MEASURED_FILES]
+    part = TextPart(tuple(ByteRange(path, 0, path.stat().st_size) for path in files), None)
+    tokenizer.encode_batch(["start the engine"], threads=1)
+    with tempfile.TemporaryDirectory() as directory:
+        started = time.perf_counter()
+        entry = ShardWriter(tokenizer).write(part, Path(directory), "00000")
+        return int(entry["tokens"]) / (time.perf_counter() - started)
+
+
+def plan_preparation(
+    data: DataConfig,
+    tokenizer_config: ComponentConfig,
+    sources: Sequence[Source],
+    train_rows: int,
+    machine: Machine,
+) -> DataPlan:
+    """Plan preparing `train_rows` rows of the sources (resolved). A tokenizer that is yet to be trained is taken to be
+    as fast as GPT-2's."""
+    tokenizer = _tokenizer(tokenizer_config)
+    speed = measure_tokenizer(tokenizer)
+    itemsize = token_dtype(tokenizer.vocab_size).itemsize
+    wanted = train_rows * (data.sequence_length + 1)
+    shares = source_shares(data)
+    lines = []
+    for index, (name, source) in enumerate(zip(data.source_ids, sources, strict=True)):
+        needed = wanted * (shares[index] if shares is not None else 1.0)
+        remotes = source.remotes() if hasattr(source, "remotes") else None
+        if remotes is None:
+            tokens = source.text_bytes() / _BYTES_PER_TOKEN
+            files, raw, download = len(source.files()), source.size(), 0
+        else:
+            files = raw = 0
+            while files < len(remotes) and raw * source.tokens_per_raw_byte < needed:
+                raw += remotes[files].size
+                files += 1
+            tokens = raw * source.tokens_per_raw_byte
+            download = sum(remote.size for remote in remotes[:files] if not remote.is_here())
+        lines.append(
+            SourcePlan(
+                name, files, raw, int(tokens), int(tokens * itemsize), download / machine.bandwidth,
+                tokens / (speed * machine.cores),
+            )
+        )  # fmt: skip
+    return _sum_up(lines, sources, speed, getattr(tokenizer, "engine", tokenizer.name), machine, wanted)
+
+
+def _tokenizer(config: ComponentConfig) -> Tokenizer:
+    trained_later = config.name == "bpe" and getattr(config, "path", None) is None
+    tokenizer: Tokenizer = registry.build(registry.entry("tokenizer", "gpt2").config() if trained_later else config)
+    return tokenizer
+
+
+def _sum_up(
+    lines: list[SourcePlan], sources: Sequence[Source], speed: float, engine: str, machine: Machine, wanted: float
+) -> DataPlan:
+    download = sum(line.download_seconds for line in lines)
+    tokenize = sum(line.tokenize_seconds for line in lines)
+    kept: Any = [
+        line.raw_bytes for line, source in zip(lines, sources, strict=True) if getattr(source, "keep_raw", False)
+    ]
+    return DataPlan(
+        lines,
+        speed,
+        engine,
+        max(download, tokenize),
+        "the download" if download > tokenize else "tokenizing",
+        sum(kept) + sum(line.token_bytes for line in lines),
+        machine.cores * WORKER_BYTES,
+        sum(line.tokens for line in lines) >= wanted * 0.999,
+    )
