@@ -10,6 +10,7 @@ import torch
 
 from littlelm import registry
 from littlelm.callbacks.base import Callback
+from littlelm.data.prefetch import Prefetcher
 from littlelm.errors import UserError
 from littlelm.optim import schedule
 from littlelm.optim.clip import clip_grad_norm
@@ -37,6 +38,9 @@ class Trainer:
         self.fired_at = {id(callback): 0.0 for callback in self.ordered}
         self.clock = 0.0  # seconds of the main process, equal on all ranks
         self.bad_steps = 0
+        self.rows = config.global_batch_rows // run.world.size
+        self.first_row = run.rank * self.rows
+        self.batches = Prefetcher(run.loader, self.first_row, self.first_row + self.rows, run.micro_batch_rows)
 
     def train(self, interrupt: Interrupt) -> None:
         """Train to the end. After an interrupt the state is saved and `run.interrupted` is set."""
@@ -61,6 +65,8 @@ class Trainer:
             for callback in self.ordered:
                 callback.on_error(run, error)
             raise
+        finally:
+            self.batches.close()
 
     def fire(self, first_phase: int) -> None:
         """Call every callback of `first_phase` or later that is due at this step."""
@@ -81,19 +87,18 @@ class Trainer:
     def step(self, interrupt: Interrupt) -> bool:
         """One optimizer step and its record. Returns whether any process was asked to stop."""
         run, runner, optimizer = self.run, self.runner, self.run.optimizer
-        step, rows = run.state.step, run.config.global_batch_rows // run.world.size
+        step, first_row, rows = run.state.step, self.first_row, self.rows
         part = "compile" if runner.first and runner.compiled else "train"
         started, waited = time.perf_counter(), 0.0
         with run.ledger.part(part):
             num_targets = run.loader.num_targets(step)
             optimizer.zero_grad(set_to_none=True)
             nll = torch.zeros((), device=run.device)
-            first_row = run.rank * rows
             for begin in range(first_row, first_row + rows, run.micro_batch_rows):
                 end = begin + run.micro_batch_rows
                 waiting = time.perf_counter()
                 with run.ledger.part("data_wait"):
-                    inputs, targets = (torch.from_numpy(each) for each in run.loader.batch(step, begin, end))
+                    inputs, targets = (torch.from_numpy(each) for each in self.batches.batch(step, begin, end))
                 waited += time.perf_counter() - waiting
                 if run.device.type == "cuda":
                     inputs = inputs.pin_memory().to(run.device, non_blocking=True)
@@ -142,6 +147,7 @@ class Trainer:
             "tokens_per_second": tokens_per_second,
             "step_seconds": seconds,
             "data_wait_seconds": waited,
+            "data_wait_share": waited / seconds,
         }
         if run.peak_flops:
             metrics["mfu"] = run.flops_per_token * tokens_per_second / (run.peak_flops * run.world.size)
