@@ -42,6 +42,7 @@ class Store:
             ) from None
         self._root = root.rstrip("/")
         self._is_local = protocol in ("file", "local")
+        self._has_buckets = protocol in _EXTRA
 
     def get(self, key: str, name: str, directory: Path) -> dict[str, Any] | None:
         """Fetch a shard into `directory`, each file checked against its sha256; None when the store has it not.
@@ -79,7 +80,8 @@ class Store:
             path = f"{self._root}/{key}/{entry['name']}.json"
             if self._fs.exists(path):
                 return
-            self._fs.makedirs(f"{self._root}/{key}", exist_ok=True)
+            if not self._has_buckets:  # there are no directories in a bucket, and one misspelt must not be created
+                self._fs.makedirs(f"{self._root}/{key}", exist_ok=True)
             for file in entry["files"]:
                 check_file(directory / file["name"], file, digest=False)
                 self._fs.put_file(str(directory / file["name"]), f"{self._root}/{key}/{file['name']}")
