@@ -140,11 +140,12 @@ def data_plan(
     overrides: Overrides = None,
     cores: Annotated[int, typer.Option(min=1, help="cores of the machine that prepares")] = 32,
     megabits: Annotated[float, typer.Option("--bandwidth", min=1.0, help="its line, Mbit/s")] = 1000.0,
+    disk: Annotated[float, typer.Option("--disk", min=1.0, help="its disk, MB/s written or read")] = 1000.0,
 ) -> None:
     """Hours, gigabytes and bottleneck of preparing FILE's data, by arithmetic."""
     from littlelm.commands.data import plan_data
 
-    plan_data(file, overrides or [], cores, megabits)
+    plan_data(file, overrides or [], cores, megabits, disk)
 
 
 @data_app.command("stats")

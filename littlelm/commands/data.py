@@ -70,19 +70,16 @@ def verify_data(file: Path, overrides: list[str]) -> None:
     console.print(f"{len(files):,} files of {prepared.directory}, {size / 1e9:,.3f} GB, match their digests")
 
 
-def plan_data(file: Path, overrides: list[str], cores: int, megabits: float) -> None:
-    """What preparing FILE's data takes on a machine of `cores` cores and a line of `megabits` Mbit/s."""
-    from littlelm import registry
+def plan_data(file: Path, overrides: list[str], cores: int, megabits: float, disk: float) -> None:
+    """What preparing FILE's data takes with `cores` cores, a line of `megabits` Mbit/s and a disk of `disk` MB/s."""
     from littlelm.data.planning import Machine, plan_preparation
     from littlelm.units import duration
 
     config = load_run(file, overrides).config
     console = make_console()
     cache = Path(config.data.cache_dir).expanduser()
-    sources = [registry.build(source) for source in config.data.sources]
-    for source in sources:
-        source.resolve(cache, console.print)
-    machine = Machine(cores, megabits * 1e6 / 8)
+    sources = [_source_to_plan(source, cache, console) for source in config.data.sources]
+    machine = Machine(cores, megabits * 1e6 / 8, disk * 1e6)
     plan = plan_preparation(config.data, config.tokenizer, sources, run_rows(config), machine)
     table = Table("source", "files", "raw GB", "tokens", "shards GB", "download", "tokenize", box=None)
     for line in plan.sources:
@@ -98,7 +95,7 @@ def plan_data(file: Path, overrides: list[str], cores: int, megabits: float) -> 
     console.print(table)
     console.print(
         f"{cores} cores at {plan.tokens_per_second_per_core / 1e6:.1f}M tokens/s each (measured here with "
-        f"{plan.engine}), {megabits:,.0f} Mbit/s in, all at once:"
+        f"{plan.engine}), {megabits:,.0f} Mbit/s in, a disk of {disk:,.0f} MB/s, all at once:"
     )
     console.print(
         f"  {duration(plan.seconds)}, the bottleneck is {plan.bottleneck}; {plan.disk_bytes / 1e9:,.1f} GB of disk, "
@@ -106,6 +103,26 @@ def plan_data(file: Path, overrides: list[str], cores: int, megabits: float) -> 
     )
     if not plan.is_enough:
         console.print("  the sources hold fewer tokens than the run reads: it would read them more than once")
+
+
+def _source_to_plan(config: Any, cache: Path, console: Console) -> Any:
+    """A source with its files listed; without a network one that is made of what its publisher says."""
+    from littlelm import registry
+    from littlelm.data.planning import Published
+
+    published = getattr(config, "published", None)
+    if published is not None:
+        config = config.model_copy(update={"retries": 1, "backoff_seconds": 0.1})  # a plan is not worth waiting for
+    source = registry.build(config)
+    try:
+        source.resolve(cache, console.print)
+    except UserError as error:
+        if published is None:
+            raise
+        files, size = published
+        console.print(f"{error}\nplanning with what is published: {files:,} files of {size / 1e6:,.0f} MB")
+        return Published(config, files, size)
+    return source
 
 
 def train_tokenizer(files: list[str], out: Path, vocab_size: int, column: str) -> None:

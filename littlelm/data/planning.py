@@ -29,10 +29,31 @@ _BYTES_PER_TOKEN = 4
 
 @dataclass(frozen=True)
 class Machine:
-    """What prepares: cores, and bytes a second that come in."""
+    """What prepares: cores, bytes a second that come in, and that the disk writes and reads."""
 
     cores: int
     bandwidth: float
+    disk: float
+
+
+@dataclass(frozen=True)
+class _File:
+    size: int
+
+    def is_here(self) -> bool:
+        return False
+
+
+class Published:
+    """A source that is downloaded, by what is published of it instead of a listing."""
+
+    def __init__(self, config: Any, files: int, size: int) -> None:
+        self.tokens_per_raw_byte: float = config.tokens_per_raw_byte
+        self.keep_raw: bool = config.keep_raw
+        self._files = [_File(size)] * files
+
+    def remotes(self) -> list[_File]:
+        return self._files
 
 
 @dataclass(frozen=True)
@@ -76,7 +97,7 @@ def measure_tokenizer(tokenizer: Tokenizer) -> float:
 def plan_preparation(
     data: DataConfig,
     tokenizer_config: ComponentConfig,
-    sources: Sequence[Source],
+    sources: Sequence[Source | Published],
     train_rows: int,
     machine: Machine,
 ) -> DataPlan:
@@ -90,8 +111,8 @@ def plan_preparation(
     lines = []
     for index, (name, source) in enumerate(zip(data.source_ids, sources, strict=True)):
         needed = wanted * (shares[index] if shares is not None else 1.0)
-        remotes = source.remotes() if hasattr(source, "remotes") else None
-        if remotes is None:
+        remotes: Any = source.remotes() if hasattr(source, "remotes") else None
+        if isinstance(source, Source) and remotes is None:
             tokens = source.text_bytes() / _BYTES_PER_TOKEN
             files, raw, download = len(source.files()), source.size(), 0
         else:
@@ -117,10 +138,20 @@ def _tokenizer(config: ComponentConfig) -> Tokenizer:
 
 
 def _sum_up(
-    lines: list[SourcePlan], sources: Sequence[Source], speed: float, engine: str, machine: Machine, wanted: float
+    lines: list[SourcePlan],
+    sources: Sequence[Source | Published],
+    speed: float,
+    engine: str,
+    machine: Machine,
+    wanted: float,
 ) -> DataPlan:
-    download = sum(line.download_seconds for line in lines)
-    tokenize = sum(line.tokenize_seconds for line in lines)
+    times = {
+        "the download": sum(line.download_seconds for line in lines),
+        "tokenizing": sum(line.tokenize_seconds for line in lines),
+        # raw files are written and read, shards written and read once more to check their digests
+        "the disk": sum(2 * line.raw_bytes + 2 * line.token_bytes for line in lines) / machine.disk,
+    }
+    bottleneck = max(times, key=lambda name: times[name])
     kept: Any = [
         line.raw_bytes for line, source in zip(lines, sources, strict=True) if getattr(source, "keep_raw", False)
     ]
@@ -128,8 +159,8 @@ def _sum_up(
         lines,
         speed,
         engine,
-        max(download, tokenize),
-        "the download" if download > tokenize else "tokenizing",
+        times[bottleneck],
+        bottleneck,
         sum(kept) + sum(line.token_bytes for line in lines),
         machine.cores * WORKER_BYTES,
         sum(line.tokens for line in lines) >= wanted * 0.999,

@@ -36,6 +36,8 @@ class HubDownloadConfig(SourceConfig):
         }
     )  # fmt: skip
 
+    published: ClassVar[tuple[int, int] | None] = None  # files, bytes of each: what a plan assumes without a network
+
     revision: str = Field(
         "main",
         pattern=REVISION_PATTERN,
@@ -96,6 +98,8 @@ class HubConfig(HubDownloadConfig):
 @register_lazy("source", "climbmix", "littlelm.data.sources.hub:HubSource")
 class ClimbMixConfig(HubDownloadConfig):
     """ClimbMix, about 400B tokens, shuffled: 6,543 parquet files of 100 MB. The last one is for validation."""
+
+    published: ClassVar[tuple[int, int] | None] = (6542, 100_000_000)
 
     tokens_per_raw_byte: float = Field(
         0.61, gt=0, description="tokens a byte of its files holds: about 61M a file; used until the first are tokenized"
