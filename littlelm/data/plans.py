@@ -20,6 +20,7 @@ from littlelm.data.files import check_file, read_json, save_array
 from littlelm.data.packing.plan import RowPlan
 from littlelm.data.shards import Digests, Shard, ShardWriter
 from littlelm.data.validation import excluded
+from littlelm.errors import UserError
 from littlelm.filesystem import write_atomically
 
 SCHEMA_VERSION = 3  # of the files, and of what the packers make: a plan of another version is made anew
@@ -135,4 +136,11 @@ class Plan:
         return len(self.filled)
 
     def _map(self, name: str) -> NDArray[Any]:
-        return np.asarray(np.load(self.directory / name, mmap_mode="r"))  # plain: np.memmap's own indexing is slow
+        path = self.directory / name
+        try:
+            return np.asarray(np.load(path, mmap_mode="r"))  # plain: np.memmap's own indexing is slow
+        except ValueError:
+            raise UserError(
+                f"{path}: damaged (its header cannot be read); delete {self.directory / name.split('.')[0]}.json to "
+                "have this plan made anew"
+            ) from None
