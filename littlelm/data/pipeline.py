@@ -67,6 +67,7 @@ class Pipeline:
                 if entry is not None:
                     shards.entries[index] = entry
             (done if index in shards.entries else missing).append((shards, index))
+        _remove_leftovers(done, missing)
         jobs = [job for shards, index in done if pack is not None and (job := pack(shards, index)) is not None]
         if missing or jobs:
             _Run(self, missing, pack, len(jobs)).run(jobs)
@@ -75,6 +76,16 @@ class Pipeline:
         """Run jobs of packing alone."""
         if jobs:
             _Run(self, deque(), None, len(jobs)).run(jobs)
+
+
+def _remove_leftovers(done: Iterable[tuple[SourceShards, int]], missing: Iterable[tuple[SourceShards, int]]) -> None:
+    """Delete raw files that are not to be kept, and whose deletion a kill prevented."""
+    needed = {id(shards.units[index].remote) for shards, index in missing}
+    for shards, index in done:
+        remote = shards.units[index].remote
+        if remote is not None and not getattr(shards.source, "keep_raw", True) and id(remote) not in needed:
+            if remote.is_here():
+                remote.remove()
 
 
 class _Run:
