@@ -84,7 +84,7 @@ def _remove_leftovers(done: Iterable[tuple[SourceShards, int]], missing: Iterabl
     for shards, index in done:
         remote = shards.units[index].remote
         if remote is not None and not getattr(shards.source, "keep_raw", True) and id(remote) not in needed:
-            if remote.is_here():
+            if remote.local.exists():
                 remote.remove()
 
 
