@@ -122,6 +122,8 @@ def fill_defaults(node: Node, config_class: type[ConfigModel]) -> Node:
 def _fill_child(node: Node, shape: Shape) -> Node:
     if shape.section is not None:
         return fill_defaults(node, shape.section)
+    if shape.item is not None and isinstance(node.value, list):
+        return Node([_fill_child(item, Shape(Holds.SECTION, section=shape.item)) for item in node.value], node.origin)
     if shape.holds is Holds.COMPONENT_LIST and isinstance(node.value, list):
         return Node([_fill_child(item, Shape(Holds.COMPONENT, shape.kind)) for item in node.value], node.origin)
     if shape.holds is Holds.COMPONENT_DICT and node.is_mapping:

@@ -84,6 +84,8 @@ def _field_schema(field: FieldInfo) -> dict[str, Any]:
         schema = {"type": "object", "properties": entries, "additionalProperties": {"type": ["object", "boolean"]}}
     elif shape.section is not None:
         schema = _section_schema(shape.section, partial=True)
+    elif shape.item is not None:
+        schema = {"type": "array", "items": _section_schema(shape.item, partial=False)}
     else:
         schema = {"anyOf": [_value_schema(field), _REFERENCE]}
     if field.description:

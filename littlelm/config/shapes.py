@@ -20,16 +20,18 @@ class Holds(Enum):
     COMPONENT_LIST = "list of components"
     COMPONENT_DICT = "mapping of components"
     SECTION = "section"
+    SECTION_LIST = "list of sections"
     VALUE = "value"
 
 
 @dataclass(frozen=True)
 class Shape:
-    """`kind` is set for components, `section` for nested sections."""
+    """`kind` is set for components, `section` for nested sections, `item` for lists of sections."""
 
     holds: Holds
     kind: str = ""
     section: type[ConfigModel] | None = None
+    item: type[ConfigModel] | None = None
 
 
 VALUE = Shape(Holds.VALUE)
@@ -64,6 +66,9 @@ def shape_of(field: FieldInfo) -> Shape:
     for member in members:
         if isinstance(member, type) and issubclass(member, ConfigModel) and not issubclass(member, ComponentConfig):
             return Shape(Holds.SECTION, section=member)
+        for item in typing.get_args(member) if typing.get_origin(member) is list else ():
+            if isinstance(item, type) and issubclass(item, ConfigModel):
+                return Shape(Holds.SECTION_LIST, item=item)
     return VALUE
 
 

@@ -112,6 +112,12 @@ class _Walker:
             return self._or_wrong(self.section(node, shape.section, path))
         if shape.holds is Holds.COMPONENT:
             return self._or_wrong(self.component(node, shape.kind, path))
+        if shape.item is not None:
+            if not isinstance(node.value, list):
+                self.add(node.origin, f"{dotted(path)} must be a list, got {_show(node.plain())}")
+                return _WRONG
+            sections = [self.section(item, shape.item, (*path, i)) for i, item in enumerate(node.value)]
+            return _WRONG if None in sections else sections
         if shape.holds is Holds.COMPONENT_LIST:
             if not isinstance(node.value, list):
                 self.add(node.origin, f"{dotted(path)} must be a list of {shape.kind}s, got {_show(node.plain())}")

@@ -1,6 +1,7 @@
 """Layering, components, plugins and errors of the config, on a small root of its own."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Annotated, Literal
 
 import pytest
@@ -14,6 +15,7 @@ from littlelm.config.schema import json_schema
 from littlelm.config.show import render
 from littlelm.config.validate import ConfigError
 from littlelm.errors import UserError
+from littlelm.train.configs import load_run
 
 registry.declare_kind("fruit", "something to eat")
 
@@ -259,3 +261,19 @@ def test_config_error_lists_problems_in_file_order(read):
     with pytest.raises(ConfigError) as caught:
         read("zzz: 1\nfruit: apple\nsize: {flag: 3}")
     assert [problem.origin.line for problem in caught.value.problems] == [1, 3]
+
+
+def test_mistakes_in_a_list_of_sections_are_placed_like_others(tmp_path):
+    path = tmp_path / "run.yaml"
+    path.write_text(
+        f"extends: {Path(__file__).parents[2] / 'configs' / 'demo.yaml'}\n"
+        "data:\n"
+        "  stages:\n"
+        "    - {last: 2, weights: {builtin: x}}\n"
+        "    - {lst: 0.1, weights: {builtin: 1}}\n"
+    )
+    with pytest.raises(UserError) as caught:
+        load_run(path)
+    lines = str(caught.value).splitlines()
+    assert [line.split(": ")[0].removeprefix(f"{path}:") for line in lines] == ["4:14", "4:36", "5:7", "5:8"]
+    assert "unknown key 'lst' in data.stages.1; did you mean 'last'?" in str(caught.value)
