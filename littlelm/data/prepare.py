@@ -36,8 +36,9 @@ from littlelm.data.shards import SCHEMA_VERSION, Shard, ShardWriter, read_entry,
 from littlelm.data.source_configs import SourceConfig
 from littlelm.data.sources.base import Source
 from littlelm.data.store import Store
-from littlelm.data.validation import choose, content_sha256, write_chosen
+from littlelm.data.validation import choose, content_sha256, excluded, write_chosen
 from littlelm.data.workers import Workers, worker_count
+from littlelm.errors import UserError
 from littlelm.filesystem import write_atomically
 from littlelm.tokenizers.base import Tokenizer
 
@@ -60,6 +61,9 @@ def source_key(config: ComponentConfig, source: Source, data: DataConfig, tokeni
 def _filters(data: DataConfig) -> tuple[list[tuple[str, Any]], list[tuple[str, Any]]]:
     """(name, filter) of those that judge a document, and of those that compare documents."""
     built = [(config.name, registry.build(config)) for config in data.filters]
+    signers = [name for name, each in built if getattr(each, "signature_bytes", 0)]
+    if len(set(signers)) < len(signers):
+        raise UserError(f"data.filters: '{max(signers, key=signers.count)}' is given twice; one is enough")
     return (
         [(name, each) for name, each in built if hasattr(each, "accepts")],
         [(name, each) for name, each in built if not hasattr(each, "accepts")],
@@ -319,7 +323,8 @@ def _drop(state: Preparing, used: Sequence[int], held_out: list[Shard], director
     places = [(s, i) for s, n in enumerate(used) for i in range(n)]
     shards = [state.shard(state.training[s], i) for s, i in places]
     everything = [*held_out, *shards]
-    masks = [np.zeros(shard.documents, dtype=np.bool_) for shard in everything]
+    known = np.concatenate([shard.digests() for shard in held_out])
+    masks = [excluded(shard.digests(), known) for shard in everything]  # held out and not counted as dropped
     dropped: dict[str, int] = {}
     for name, each in state.corpus_filters:
         state.console.print(f"comparing documents: {name}")

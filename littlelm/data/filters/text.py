@@ -1,5 +1,20 @@
+"""What is done to the text of a document before anything else."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+
 from littlelm.data.filters.configs import TextConfig
+
+# C0 and C1 controls but for tab, line feed and carriage return; DEL; the byte-order mark.
+_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufeff]")
 
 
 def normalise(text: str, config: TextConfig) -> str:
+    """The text as it is tokenized."""
+    if config.control_characters == "remove" and _CONTROL.search(text):
+        text = _CONTROL.sub("", text)
+    if config.unicode == "nfc" and not unicodedata.is_normalized("NFC", text):
+        text = unicodedata.normalize("NFC", text)
     return text
