@@ -187,6 +187,20 @@ def data_where(
     find_text(file, overrides or [], text, limit)
 
 
+@data_app.command("contamination")
+def data_contamination(
+    file: RunFile,
+    bundle: Annotated[str, typer.Option("--bundle", help="CORE tasks: a directory, a zip, or the URL of a zip")],
+    overrides: Overrides = None,
+    sha256: Annotated[str | None, typer.Option("--sha256", help="digest of the zip; a URL needs it")] = None,
+    examples: Annotated[int, typer.Option(min=0, help="items of each task to print with where they stand")] = 1,
+) -> None:
+    """Benchmark items that share 13 words in a row with the training text, by task."""
+    from littlelm.commands.data_look import show_contamination
+
+    show_contamination(file, overrides or [], bundle, sha256, examples)
+
+
 @tokenizer_app.command("train")
 def tokenizer_train(
     files: Annotated[list[str], typer.Argument(help="text, .jsonl or .parquet files or globs")],

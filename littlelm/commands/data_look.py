@@ -189,3 +189,41 @@ def find_text(file: Path, overrides: list[str], text: str, limit: int) -> None:
                 console.print(f"{name}, {place} (shard {shard.name}, document {document}): {when}")
     more = f", the first {limit} shown" if found > limit else ""
     console.print(f"{found:,} document{'s' * (found != 1)} with {text!r}{more}")
+
+
+def show_contamination(file: Path, overrides: list[str], bundle: str, sha256: str | None, examples: int) -> None:
+    """Items of a benchmark bundle that share a run of 13 words with the training text, by task."""
+    from littlelm.data.contamination import NGRAM_WORDS, ContaminationIndex, Hits
+    from littlelm.data.look import Scanner, scan_shard
+    from littlelm.data.workers import Workers, worker_count
+    from littlelm.evals.core.bundle import item_texts, open_bundle
+
+    console = make_console()
+    config, prepared = open_data(file, overrides, console)
+    opened = open_bundle(bundle, Path(config.data.cache_dir).expanduser(), sha256, console.print)
+    items = ((t.label, str(i), item_texts(t, item)) for t in opened.tasks for i, item in enumerate(opened.items(t)))
+    index, hits = ContaminationIndex(items), Hits()
+    count = min(worker_count(config.data.workers), len(prepared.shards))
+    with Workers(Scanner(prepared.tokenizer, index), count) as workers:
+        jobs = [workers.submit(scan_shard, shard.directory, shard.entry) for shard in prepared.shards]
+        for job in track(jobs, "searching", console=console, transient=True):
+            hits.merge(job.result()[0])
+    table = Table("task", "items", "too short", "found", "share", box=None)
+    reports = index.report(hits, examples)
+    for report in reports:
+        table.add_row(
+            report.task,
+            f"{report.items:,}",
+            f"{report.too_short:,}",
+            f"{report.found:,}",
+            f"{100 * report.share:.2f} %",
+        )
+    console.print(table)
+    for report in reports:
+        for item, example in report.examples:
+            console.print(f"{report.task} item {item}: {example.reference}: {example.words}", soft_wrap=True)
+    found = sum(report.found for report in reports)
+    console.print(
+        f"{found:,} of {len(index.items):,} items share {NGRAM_WORDS} words in a row with one of the "
+        f"{hits.documents:,} documents"
+    )

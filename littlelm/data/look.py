@@ -12,10 +12,12 @@ import numpy as np
 
 from littlelm import registry
 from littlelm.config.base import ComponentConfig
+from littlelm.data.contamination import ContaminationIndex, Example, Hits
 from littlelm.data.loader import Loader
 from littlelm.data.plans import Plan
 from littlelm.data.prepared import PreparedData
-from littlelm.data.shards import Shard, ShardWriter
+from littlelm.data.shards import Shard, ShardWriter, token_dtype
+from littlelm.tokenizers.base import Tokenizer
 
 _BLOCK_TOKENS = 4_000_000  # decoded at a time
 
@@ -76,6 +78,32 @@ def find_in_shard(writer: ShardWriter, directory: Path, entry: dict[str, Any], n
                     found.append(each)
         document = last
     return found
+
+
+@dataclass
+class Scanner:
+    """What a worker process needs to look for a benchmark's items in a shard."""
+
+    tokenizer: Tokenizer
+    index: ContaminationIndex
+
+
+def scan_shard(scanner: Scanner, directory: Path, entry: dict[str, Any]) -> Hits:
+    """Items of a benchmark that stand in a shard's documents; a job of a worker process."""
+    shard = Shard(directory, entry, token_dtype(scanner.tokenizer.vocab_size))
+
+    def documents() -> Iterator[tuple[str, str]]:
+        start = 0
+        for document, length in enumerate(shard.lengths().tolist()):
+            yield str(document), scanner.tokenizer.decode(np.asarray(shard.tokens[start : start + length]))
+            start += length
+
+    hits = scanner.index.scan(documents())
+    hits.found = {
+        item: Example(", ".join(shard.origin(int(example.reference))), example.words)
+        for item, example in hits.found.items()
+    }
+    return hits
 
 
 def rows_of_document(plan: Plan, shard: Shard, document: int) -> list[int]:

@@ -18,15 +18,14 @@ from typing import Any
 
 import psutil
 
-from littlelm.data.shards import ShardWriter
 from littlelm.errors import UserError
 from littlelm.tokenizers.base import usable_cores
 
 WORKER_BYTES = 1_500_000_000  # memory one worker may need
-_writer: ShardWriter | None = None
+_writer: Any = None
 
 
-def _start(alive: Connection, writer: ShardWriter) -> None:
+def _start(alive: Connection, writer: Any) -> None:
     """In a worker: keep the writer, and stop at once when the other end of `alive` closes."""
     global _writer
     _writer = writer
@@ -60,10 +59,12 @@ def worker_count(wanted: int | str) -> int:
 class Workers:
     """Runs `work(writer, *arguments)` in `count` processes, or in this one when `count` is 1.
 
+    `writer`, mostly a `ShardWriter`, is what all jobs need; it is handed to each process once.
+
     Results come as (result, bytes of memory its process held at most). The processes start with the first job.
     """
 
-    def __init__(self, writer: ShardWriter, count: int) -> None:
+    def __init__(self, writer: Any, count: int) -> None:
         self.writer = writer
         self.count = count
         self._pool: ProcessPoolExecutor | None = None
