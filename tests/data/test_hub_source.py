@@ -172,7 +172,7 @@ def test_mistakes_are_one_clear_error(hub: HubServer, tmp_path: Path) -> None:
         source_of(hub, tmp_path, held_out=["*.parquet"])
     with pytest.raises(UserError, match="no column 'txt'; did you mean 'text'"):
         read(source_of(hub, tmp_path, column="txt").units(10**8))
-    with pytest.raises(UserError, match="did you mean 'shard_00004.parquet'"):
+    with pytest.raises(UserError, match=r"did you mean 'shard_00004\.parquet'"):
         source_of(hub, tmp_path, held_out=["shard_0004.parquet"])
     with pytest.raises(RuntimeError, match="resolve"):
         HubSource(HubConfig(repo="me/set")).units(1000)
@@ -189,7 +189,7 @@ def test_a_file_of_an_unknown_kind_is_refused_before_it_is_fetched(tmp_path: Pat
     ("repo", "endpoint"), [("a b", None), ("a/b/c", None), ("../x", None), ("me/set", "hub.example"), ("", None)]
 )
 def test_a_name_or_address_that_cannot_be_one_is_refused(repo: str, endpoint: str | None) -> None:
-    with pytest.raises(ValueError, match="repo|endpoint"):
+    with pytest.raises(ValueError, match=r"repo|endpoint"):
         HubConfig(repo=repo, endpoint=endpoint)
 
 

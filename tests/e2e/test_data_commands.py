@@ -206,3 +206,25 @@ def test_a_bad_hub_and_five_kills_change_no_byte(tmp_path, keep_raw):
     assert contents(tmp_path / "bad" / "cache") == contents(tmp_path / "calm" / "cache")
     raw = list(tmp_path.glob("bad/cache/hub/**/*.parquet"))
     assert bool(raw) == (keep_raw == "true")
+
+
+def test_items_of_a_benchmark_in_the_text_are_reported_by_task(tmp_path, monkeypatch, capsys):
+    sys.path.insert(0, str(Path(__file__).parents[1] / "evals" / "core"))
+    from core_bundles import content, write_bundle
+
+    from littlelm.evals.core.bundle import item_texts, open_bundle
+
+    bundle = open_bundle(str(write_bundle(tmp_path / "bundle", content())), tmp_path)
+    task, item = next(
+        (t, i) for t in bundle.tasks for i in bundle.items(t) if len(" ".join(item_texts(t, i)).split()) > 20
+    )
+    texts = [*documents(60), "Here it stands: " + " ".join(item_texts(task, item)).upper() + " -- and goes on."]
+    (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    path = run_file(tmp_path, f"{{jsonl: {{files: ['{tmp_path}/a.jsonl']}}}}")
+    code, shown = command(monkeypatch, capsys, "data", "contamination", path, "--bundle", tmp_path / "bundle")
+    assert code == 0, shown
+    line = next(line for line in shown.splitlines() if line.split()[:1] == [task.label])
+    assert int(line.split()[3]) >= 1
+    assert f"{task.label} item" in shown
+    code, shown = command(monkeypatch, capsys, "data", "contamination", path, "--bundle", tmp_path / "nowhere")
+    assert (code, "no such bundle" in shown) == (2, True)
