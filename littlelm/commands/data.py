@@ -19,17 +19,12 @@ def make_console() -> Console:
     return console if console.is_terminal else Console(highlight=False, markup=False, width=160)
 
 
-def run_rows(config: RunConfig) -> int:
-    """Rows that the run trains on."""
-    return config.total_steps * config.global_batch_rows
-
-
 def open_data(file: Path, overrides: list[str], console: Console) -> tuple[RunConfig, Any]:
     """The run's config and its prepared data, prepared first where it is not."""
     config = load_run(file, overrides).config
     from littlelm.data.prepare import prepare
 
-    return config, prepare(config.data, config.tokenizer, console, run_rows(config))
+    return config, prepare(config.data, config.tokenizer, console, config.train_rows)
 
 
 def prepare_data(file: Path, overrides: list[str], shard_range: str | None) -> None:
@@ -44,7 +39,7 @@ def prepare_data(file: Path, overrides: list[str], shard_range: str | None) -> N
     config = load_run(file, overrides).config
     from littlelm.data.prepare import prepare_range
 
-    there = prepare_range(config.data, config.tokenizer, console, run_rows(config), index, count)
+    there = prepare_range(config.data, config.tokenizer, console, config.train_rows, index, count)
     console.print(f"share {index} of {count} is made; shards here: {', '.join(map(str, there))}")
     if config.data.store is None:
         console.print("the other machines cannot see them: set data.store to a directory or bucket that all share")
@@ -80,7 +75,7 @@ def plan_data(file: Path, overrides: list[str], cores: int, megabits: float, dis
     cache = Path(config.data.cache_dir).expanduser()
     sources = [_source_to_plan(source, cache, console) for source in config.data.sources]
     machine = Machine(cores, megabits * 1e6 / 8, disk * 1e6)
-    plan = plan_preparation(config.data, config.tokenizer, sources, run_rows(config), machine)
+    plan = plan_preparation(config.data, config.tokenizer, sources, config.train_rows, machine)
     table = Table("source", "files", "raw GB", "tokens", "shards GB", "download", "tokenize", box=None)
     for line in plan.sources:
         table.add_row(

@@ -138,7 +138,7 @@ def show_row(file: Path, overrides: list[str], step: int, row: int, characters: 
     for number, piece in enumerate(pieces_of_row(prepared, loader, step, row)):
         name, place = piece.origin
         part = "" if piece.end - piece.begin == piece.tokens else f", tokens {piece.begin}-{piece.end - 1}"
-        source = prepared.manifest["sources"][_source_of(prepared, piece.shard)]["id"]
+        source = config.data.source_ids[_source_of(prepared, piece.shard)]
         console.print(
             f"{number + 1}. {name}, {place} (source {source}, shard {piece.shard.name}, document {piece.document}): "
             f"{piece.tokens:,} tokens{part}",

@@ -90,7 +90,7 @@ def prepare(
         if not _is_there(state.cache, directory):
             _make(state, directory)
         manifest = read_json(directory / "manifest.json", SCHEMA_VERSION)
-        prepared = PreparedData(state.cache, directory, manifest, state.tokenizer, data)
+        prepared = PreparedData(state.cache, directory, manifest, state.tokenizer, data, train_rows)
         state.pipeline.run_jobs(
             [
                 (write_plan, (shard.directory, shard.entry, prepared.spec, mask))
@@ -221,16 +221,12 @@ def _make(state: Preparing, directory: Path) -> None:
         sha256,
     )
     used = [_make_source(state, index, spec) for index in range(len(state.training))]
-    if (
-        sum(shards.entries[i]["documents"] for shards, n in zip(state.training, used, strict=True) for i in range(n))
-        == 0
-    ):
-        raise state.training[0].source.empty_error()
-    dropped: dict[str, int] = {}
-    directory.mkdir(parents=True, exist_ok=True)
-    if state.corpus_filters:
-        dropped = _drop(state, used, opened, directory)
     entries = [[shards.entries[i] for i in range(n)] for shards, n in zip(state.training, used, strict=True)]
+    documents = sum(entry["documents"] for each in entries for entry in each)
+    if documents == 0:
+        raise state.training[0].source.empty_error()
+    directory.mkdir(parents=True, exist_ok=True)
+    dropped = _drop(state, used, opened, directory) if state.corpus_filters else {}
     identity = [[file["sha256"] for each in entries for entry in each for file in entry["files"]], sha256]
     manifest = {
         "schema_version": SCHEMA_VERSION,
@@ -240,13 +236,12 @@ def _make(state: Preparing, directory: Path) -> None:
         "dropped_by": directory.name if state.corpus_filters else "",
         "dropped": dropped,
         "sources": [
-            {"id": name, "key": shards.key, "description": shards.source.describe(), "shards": each}
-            for name, shards, each in zip(state.data.source_ids, state.training, entries, strict=True)
+            {"key": shards.key, "description": shards.source.describe(), "shards": each}
+            for shards, each in zip(state.training, entries, strict=True)
         ],
         "validation": [{"directory": place, "entry": entry} for place, entry in zip(places, validation, strict=True)],
     }
     write_atomically(directory / "manifest.json", json.dumps(manifest, indent=1).encode())
-    documents = sum(entry["documents"] for each in entries for entry in each)
     tokens = sum(entry["tokens"] for each in entries for entry in each)
     peak = state.pipeline.peak_memory
     memory = f"; at most {peak / 1e9:.2f} GB of memory a process" if peak else ""

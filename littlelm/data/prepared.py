@@ -30,13 +30,20 @@ class PreparedData:
     """
 
     def __init__(
-        self, cache: Path, directory: Path, manifest: dict[str, Any], tokenizer: Tokenizer, config: DataConfig
+        self,
+        cache: Path,
+        directory: Path,
+        manifest: dict[str, Any],
+        tokenizer: Tokenizer,
+        config: DataConfig,
+        train_rows: int | None = None,
     ) -> None:
         check_fingerprint(manifest["tokenizer"], tokenizer, f"the prepared data in {directory}")
         self.directory = directory
         self.manifest = manifest
         self.tokenizer = tokenizer
         self.config = config
+        self.train_rows = train_rows  # for which it was prepared; None: for any number
         dtype = token_dtype(tokenizer.vocab_size)
         self.sources: list[list[Shard]] = [
             [Shard(cache / "shards" / source["key"], entry, dtype) for entry in source["shards"]]
@@ -102,8 +109,7 @@ class PreparedData:
         left_out: Counter[str] = Counter()
         for shard in self.shards:
             left_out.update(shard.entry["left_out"])
-        for plans in self.manifest["dropped"].items():
-            left_out[plans[0]] += plans[1]
+        left_out.update(self.manifest["dropped"])
         return {
             **{f"corpus_{key}": value for key, value in totals.items()},
             **{f"left_out_{reason}": count for reason, count in sorted(left_out.items())},

@@ -96,6 +96,11 @@ class RunConfig(ConfigModel):
         return self.train.global_batch_tokens // self.data.sequence_length
 
     @property
+    def train_rows(self) -> int:
+        """Rows of the whole run."""
+        return self.total_steps * self.global_batch_rows
+
+    @property
     def total_steps(self) -> int:
         """Optimizer steps of the whole run."""
         if self.run.steps is not None:

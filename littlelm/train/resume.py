@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -14,10 +15,15 @@ from littlelm.train.configs import RunConfig
 # Keys that change nothing about the numbers of the training that is behind, or ahead.
 _FREE = (
     "schema_version", "plugins", "run.name", "run.dir", "run.resume", "budget", "callbacks", "train.device",
-    "train.compile", "train.max_bad_steps", "data.cache_dir", "data.workers",
+    "train.compile", "train.max_bad_steps", "data.cache_dir", "data.workers", "data.store",
 )  # fmt: skip
+# How a source is fetched: what is fetched is told by the fingerprint of the data.
+_FETCHING = re.compile(
+    r"data\.(validation\.)?sources\.\d+\."
+    r"(endpoint|parallel_downloads|keep_raw|retries|backoff_seconds|stall_seconds|tokens_per_raw_byte)"
+)
 # Keys that change the rest of the run in a way a user may well want: allowed, and said aloud.
-_NOTED = ("run.steps", "run.tokens", "train.micro_batch")
+_NOTED = ("run.steps", "run.tokens", "train.micro_batch", "data.mixture.on_exhausted")
 
 
 def _under(key: str, prefixes: tuple[str, ...]) -> bool:
@@ -27,7 +33,11 @@ def _under(key: str, prefixes: tuple[str, ...]) -> bool:
 def compare_configs(saved_text: str, config: RunConfig, checkpoint: Path) -> list[Difference]:
     """Differences worth saying. Raises UserError when a key differs that the saved weights depend on."""
     saved = parse_yaml(saved_text, str(checkpoint / "config.yaml"))
-    changes = [item for item in diff(saved, from_plain(to_plain(config))) if not _under(item.key, _FREE)]
+    changes = [
+        item
+        for item in diff(saved, from_plain(to_plain(config)))
+        if not _under(item.key, _FREE) and not _FETCHING.fullmatch(item.key)
+    ]
     breaking = [item for item in changes if not _under(item.key, _NOTED)]
     if breaking:
         lines = "\n".join(f"  {item.key}: {item.before!r} then, {item.after!r} now" for item in breaking)

@@ -134,6 +134,7 @@ class TrainingRun:
             "data_fingerprint": self.prepared.fingerprint,
             "validation_sha256": self.validation.sha256,
             "vocab_size": self.model.vocab_size,
+            "train_rows": self.prepared.train_rows,
         }
 
     def save_checkpoint(self) -> Path | None:

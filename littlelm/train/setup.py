@@ -101,7 +101,10 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
         for change in compare_configs(checkpoint.config_text, config, checkpoint_path):
             console.print(f"changed since the checkpoint: {change.key}: {change.before!r} -> {change.after!r}")
     with ledger.part("prepare"):
-        rows_needed = config.total_steps * config.global_batch_rows
+        # A run keeps the data it began with: prolonged, it reads it again rather than others in another order.
+        rows_needed = config.train_rows
+        if checkpoint is not None:
+            rows_needed = checkpoint.state.get("train_rows", rows_needed)
         prepared = prepare(config.data, config.tokenizer, console, rows_needed)
         loader = prepared.train_loader(config.global_batch_rows, config.run.seed, config.total_steps, console.print)
         config = config.shortened(loader.total_steps)

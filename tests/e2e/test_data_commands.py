@@ -11,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from conftest import ROOT, WORDS
+from conftest import ROOT, WORDS, little_lm
 
 from littlelm.cli import main
 
@@ -228,3 +228,24 @@ def test_items_of_a_benchmark_in_the_text_are_reported_by_task(tmp_path, monkeyp
     assert f"{task.label} item" in shown
     code, shown = command(monkeypatch, capsys, "data", "contamination", path, "--bundle", tmp_path / "nowhere")
     assert (code, "no such bundle" in shown) == (2, True)
+
+
+def test_a_prolonged_run_keeps_the_files_it_began_with(tiny, tmp_path):
+    for number in range(6):
+        (tmp_path / "repo").mkdir(exist_ok=True)
+        write_parquet(tmp_path / "repo" / f"{number:02}.parquet", documents(30, seed=number))
+    with serve(tmp_path / "repo") as hub:
+        source = (
+            f"[{{hub: {{repo: some/words, endpoint: '{hub.url}', held_out: [05.parquet], tokens_per_raw_byte: 1.0}}}}]"
+        )
+        options = ["--set", f"data.sources={source}", "--set", f"data.cache_dir={tmp_path}/cache"]
+        first = little_lm("train", tiny, *options)
+        assert first.returncode == 0, first.stderr
+        fetched = sorted(path.name for path in tmp_path.glob("cache/hub/**/*.parquet"))
+        asked = len(hub.requests)
+    longer = little_lm("train", tiny, *options, "--set", "run.steps=60")  # and the hub is gone
+    assert longer.returncode == 0, longer.stdout + longer.stderr
+    assert "data: 'corpus' is read" in longer.stdout
+    assert 2 <= len(fetched) < 6
+    assert sorted(path.name for path in tmp_path.glob("cache/hub/**/*.parquet")) == fetched
+    assert asked == len(hub.requests)
