@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
@@ -27,6 +27,8 @@ app.add_typer(config_app, name="config")
 app.add_typer(data_app, name="data")
 app.add_typer(tokenizer_app, name="tokenizer")
 app.add_typer(schedule_app, name="schedule")
+eval_app = typer.Typer(help="Evaluate models, and compare results.", no_args_is_help=True)
+app.add_typer(eval_app, name="eval")
 
 RunFile = Annotated[Path, typer.Argument(metavar="FILE", help="a run file (YAML), or a run directory")]
 RunDir = Annotated[Path, typer.Argument(metavar="RUN", help="a run directory, or one of its checkpoints")]
@@ -224,6 +226,55 @@ def schedule_plot(
     from littlelm.commands.inspect import plot_schedules
 
     plot_schedules(file, overrides or [], out)
+
+
+@eval_app.command("core")
+def eval_core(
+    model: Annotated[
+        Path, typer.Argument(metavar="RUN|HF_DIR", help="a run, a checkpoint, or a Hugging Face directory")
+    ],
+    bundle: Annotated[
+        str | None, typer.Option(help="directory, zip or URL of the tasks; default: $LITTLE_LM_CORE_BUNDLE")
+    ] = None,
+    sha256: Annotated[str | None, typer.Option(help="digest of the zip; a URL needs it")] = None,
+    tasks: Annotated[list[str] | None, typer.Option("--task", help="only this task; may be repeated")] = None,
+    max_per_task: Annotated[int | None, typer.Option(help="items of each task; changes every prompt")] = None,
+    budget: Annotated[
+        float | None, typer.Option(help="estimate CORE from this share of its tokens, for example 0.2")
+    ] = None,
+    policy: Annotated[str | None, typer.Option(help="rows too long: crop_left, none or error")] = None,
+    max_length: Annotated[int | None, typer.Option(help="tokens of a row, below the model's context")] = None,
+    engine: Annotated[str | None, typer.Option(help="packed, or reference: the slow oracle")] = None,
+    pack_tokens: Annotated[int | None, typer.Option(help="tokens computed at one time")] = None,
+    dtype: Annotated[
+        Literal["fp32", "bf16"] | None, typer.Option(help="of the activations; default: the run's, fp32 for HF_DIR")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: CUDA when there is one")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="directory of the results; default: RUN/evals/core-<step>")] = None,
+    cache_dir: Annotated[Path | None, typer.Option(help="where bundles and token rows are kept")] = None,
+) -> None:
+    """CORE of a model: 22 tasks, their errors, and what the context cuts off."""
+    from littlelm.commands.evaluate import evaluate_core
+
+    options = {
+        "bundle": bundle, "sha256": sha256, "tasks": tasks, "max_per_task": max_per_task, "budget": budget,
+        "policy": policy, "max_length": max_length, "engine": engine, "pack_tokens": pack_tokens,
+    }  # fmt: skip
+    evaluate_core(model, options, device, dtype, out, cache_dir)
+
+
+@eval_app.command("compare")
+def eval_compare(
+    first: Annotated[Path, typer.Argument(metavar="A", help="a result of `eval core`, or a run that has one")],
+    second: Annotated[Path, typer.Argument(metavar="B", help="another")],
+    untruncated: Annotated[bool, typer.Option("--untruncated", help="only items cut in neither")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="also write a picture (.png, .svg, .pdf)")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="print JSON")] = False,
+) -> None:
+    """What the difference of two CORE results is worth, item by item."""
+    from littlelm.commands.evaluate import compare_results
+
+    compare_results(first, second, untruncated, out, as_json)
 
 
 def _version(value: bool) -> None:

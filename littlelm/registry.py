@@ -36,6 +36,7 @@ BUILTIN_MODULES = (
     "littlelm.precision.configs",
     "littlelm.loss.configs",
     "littlelm.callbacks.configs",
+    "littlelm.evals.configs",
 )
 
 

@@ -25,15 +25,16 @@ from numpy.typing import NDArray
 from littlelm.data.hub.locks import locked
 from littlelm.errors import UserError
 from littlelm.evals.core import rendering, sampling
-from littlelm.evals.core.bundle import Bundle, Task
+from littlelm.evals.core.bundle import Bundle, Task, item_texts
 from littlelm.evals.core.spans import Rows, Tokens, common_prefix, spans_of
 from littlelm.filesystem import disk, make_directories, sync_directory
 
 SCHEMA_VERSION = 1
 _ITEMS_AT_A_TIME = 256
+_BEGINNING = 300  # characters; longer than what the templates of a task have in common
 _TABLES = (
     "task_items", "gold", "file_index", "prefix_at", "prefix_length", "item_rows", "rest_at", "rest_length",
-    "span_start", "starts", "starts_at",
+    "span_start", "starts", "starts_at", "cluster",
 )  # fmt: skip
 
 
@@ -52,6 +53,7 @@ class PreparedRows:
         rest_at, rest_length: (rows,) the tokens of a row after the shared ones.
         span_start: (rows,) first scored token; the span ends with the row.
         starts, starts_at: bytes at which each item's examples and its own text begin; (items + 1,) where they lie.
+        cluster: (items,) the same number for items on the same text (questions on one story).
         key: digest of what this was made from.
         seconds: what making it took; of an earlier process when it was found.
         found: whether it was there already.
@@ -70,6 +72,7 @@ class PreparedRows:
     span_start: NDArray[np.int64]
     starts: NDArray[np.int64]
     starts_at: NDArray[np.int64]
+    cluster: NDArray[np.int64]
     key: str
     seconds: float
     found: bool
@@ -190,11 +193,12 @@ def _make(bundle: Bundle, tokenizer: Any, max_per_task: int | None) -> tuple[Tok
         columns[name].append(0)
     size = 0
     for task in bundle.tasks:
-        golds = bundle.items(task)
+        items = bundle.items(task)
         for place, starts, rows in rows_of(bundle, task, tokenizer, max_per_task):
             shared = common_prefix(rows.tokens)
             columns["file_index"].append(place)
-            columns["gold"].append(golds[place]["gold"] if task.type != "lm" else 0)
+            columns["gold"].append(items[place]["gold"] if task.type != "lm" else 0)
+            columns["cluster"].append(_cluster(task, items[place]))
             columns["prefix_at"].append(size)
             columns["prefix_length"].append(shared)
             pieces.append(rows.tokens[0][:shared])
@@ -211,6 +215,12 @@ def _make(bundle: Bundle, tokenizer: Any, max_per_task: int | None) -> tuple[Tok
         columns["task_items"].append(len(columns["gold"]))
     tables = {name: np.asarray(values, dtype=np.int64) for name, values in columns.items()}
     return np.concatenate(pieces), tables
+
+
+def _cluster(task: Task, item: dict[str, Any]) -> int:
+    """A number that items of a task share when their texts begin alike: a story, and then one of several questions."""
+    beginning = item_texts(task, item)[0][:_BEGINNING].encode("utf-8", "surrogatepass")
+    return int.from_bytes(hashlib.sha256(beginning).digest()[:8], "big") >> 1
 
 
 def _write(directory: Path, tokens: Tokens, tables: dict[str, NDArray[np.int64]], described: dict[str, Any]) -> None:
