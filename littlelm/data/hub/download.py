@@ -17,9 +17,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx2
-from huggingface_hub.file_download import hf_hub_url
 from huggingface_hub.utils import get_session, hf_raise_for_status  # type: ignore[attr-defined]
 
 from littlelm.data.hub.client import PERMANENT, Hub, TryAgainError, explain, raise_if_passing, reason_of, wait
@@ -224,9 +224,7 @@ class _Download:
     def _attempt(self) -> None:
         """One request for what is missing. Raises TryAgainError, or what will not change."""
         remote = self.remote
-        url = hf_hub_url(
-            remote.repo, remote.name, repo_type="dataset", revision=remote.commit, endpoint=remote.hub.endpoint
-        )
+        url = f"{remote.hub.endpoint}/datasets/{remote.repo}/resolve/{remote.commit}/{quote(remote.name)}"
         headers = {**remote.hub.headers(url), "Accept-Encoding": "identity"}  # the file's own bytes
         if self.here:
             headers["Range"] = f"bytes={self.here}-"
