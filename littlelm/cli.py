@@ -302,6 +302,11 @@ def main() -> None:
         prefix = f"{len(lines)} errors:\n" if len(lines) > 1 and all(": " in line for line in lines) else ""
         sys.stderr.write(f"error: {prefix}{error}\n")
         sys.exit(2)
+    except RuntimeError as error:
+        if "home directory" not in str(error):  # what pathlib says of ~name when there is no user of that name
+            raise
+        sys.stderr.write("error: a path begins with ~ and a name that is no user here; write it out\n")
+        sys.exit(2)
     except BrokenPipeError:  # `little-lm ... | head`
         sys.stderr.close()
         sys.exit(141)

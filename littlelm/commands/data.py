@@ -123,7 +123,11 @@ def _source_to_plan(config: Any, cache: Path, console: Console) -> Any:
 def train_tokenizer(files: list[str], out: Path, vocab_size: int, column: str) -> None:
     """Train a BPE tokenizer on files or globs and write it to `out`."""
     from littlelm.data.source_configs import source_for_files
+    from littlelm.data.sources.base import find_files
     from littlelm.tokenizers import train_to_file
 
+    for file in find_files(files):
+        if out.exists() and file.samefile(out):
+            raise UserError(f"--out {out} is one of the files to train on; name another file")
     tokenizer = train_to_file([source_for_files(file, column) for file in files], vocab_size, out)
     print(f"{out}: {tokenizer.vocab_size} tokens. In a run file: tokenizer: {{bpe: {{path: {out}}}}}")

@@ -25,6 +25,7 @@ def run_training(file: Path, overrides: list[str]) -> int:
     from littlelm.train.header import print_footer, print_header
     from littlelm.train.interrupt import Interrupt
     from littlelm.train.ledger import Ledger
+    from littlelm.train.run_lock import RunLock
     from littlelm.train.setup import is_complete, set_up
     from littlelm.train.trainer import Trainer
 
@@ -32,11 +33,14 @@ def run_training(file: Path, overrides: list[str]) -> int:
     if is_complete(config, directory):
         console.print(f"{directory} is complete ({config.total_steps} steps). Next: little-lm sample {directory}")
         return 0
+    lock = RunLock(directory)
+    if is_main:
+        lock.take()
     price = config.budget.usd_per_gpu_hour
     world_size = distributed.environment_world_size()
     ledger = Ledger(directory / "ledger.json" if is_main else None, None if price is None else price * world_size)
     try:
-        ready = set_up(config, console, ledger)
+        ready = set_up(config, console, ledger, lock)
         run = ready.run
         print_header(run, ready.resumed)
         with Interrupt() as interrupt:
@@ -50,6 +54,7 @@ def run_training(file: Path, overrides: list[str]) -> int:
     finally:
         ledger.close()
         distributed.stop()
+        lock.release()
     return 0
 
 

@@ -49,15 +49,16 @@ def load(
         raise UserError(f"{path} is a directory; give a YAML file (a run directory holds its own config.yaml)")
     layers: list[tuple[Path, Node]] = []
     _collect(path, layers, ())
-    plugins = _load_plugins(layers)
+    given = [(Path.cwd() / "--set", parse_override(text)) for text in overrides or []]
+    plugins = _load_plugins([*layers, *given])  # those named by --set are relative to the current directory
     shapes = shapes_of(root)
     tree = Node({}, Origin(str(path), 1, 1))
     if defaults is not None:
         tree = merge_mapping(None, _relabel(read_yaml(defaults)), shapes)
     for _, layer in layers:
         tree = merge_mapping(tree, layer, shapes)
-    for text in overrides or []:
-        tree = merge_mapping(tree, parse_override(text), shapes)
+    for _, override in given:
+        tree = merge_mapping(tree, override, shapes)
     tree = Node(tree.value, Origin(str(path), 1, 1), tree.key_origins)
     if plugins:
         tree.value["plugins"] = plugins

@@ -162,6 +162,8 @@ def parse_yaml(text: str, source: str) -> Node:
         raise UserError(f"{where}: not valid YAML: {error.problem or error.context}") from None
     except yaml.YAMLError as error:
         raise UserError(f"{source}: not valid YAML: {error}") from None
+    except RecursionError:
+        raise UserError(f"{source}: nested too deeply to be read; is a bracket repeated by mistake?") from None
     if root is None:
         return Node({}, Origin(source, 1, 1))
     return _Converter(source).convert(root)

@@ -23,7 +23,7 @@ class RunSection(ConfigModel):
 
     name: str = Field(description="name of the run; default: the stem of the file", min_length=1)
     dir: str = Field("runs/${run.name}", description="the run's directory; a run is resumed by its directory")
-    seed: int = Field(1337, ge=0, description="seed of weights, row order and every other random choice")
+    seed: int = Field(1337, ge=0, lt=2**63, description="seed of weights, row order and every other random choice")
     steps: Count | None = Field(None, ge=1, description="optimizer steps; give this or `tokens`")
     tokens: Count | None = Field(None, ge=1, description="training tokens, rounded to whole steps; or give `steps`")
     resume: Literal["auto", "never", "must"] = Field(

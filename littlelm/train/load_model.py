@@ -31,6 +31,8 @@ class LoadedModel:
 def resolve_checkpoint(path: Path) -> tuple[Path, Path]:
     """(run directory, checkpoint) for a run directory or one of its checkpoints. Raises UserError for neither."""
     path = path.resolve()
+    if path.name == "checkpoints" and path.is_dir():
+        path = path.parent
     if (path / "manifest.json").is_file():
         return path.parent.parent, path
     if not path.is_dir():

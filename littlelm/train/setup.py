@@ -30,6 +30,7 @@ from littlelm.train.environment import describe_environment
 from littlelm.train.ledger import Ledger
 from littlelm.train.resume import check_state, compare_configs
 from littlelm.train.run import TrainingRun, TrainState
+from littlelm.train.run_lock import RunLock
 from littlelm.train.step import StepRunner
 
 
@@ -67,10 +68,15 @@ def is_complete(config: RunConfig, directory: Path) -> bool:
     return int(checkpoint.state["step"]) >= config.total_steps
 
 
-def make_run_directory(directory: Path, config: RunConfig) -> None:
-    """Create the run's directory with the resolved config. Raises UserError when it cannot be written."""
+def make_run_directory(directory: Path, config: RunConfig, lock: RunLock) -> None:
+    """Create the run's directory with the resolved config, and take its lock.
+
+    Raises UserError when it cannot be written, or another process was faster.
+    """
     try:
-        (directory / "checkpoints").mkdir(parents=True, exist_ok=True)
+        directory.mkdir(parents=True, exist_ok=True)
+        lock.take()
+        (directory / "checkpoints").mkdir(exist_ok=True)
         (directory / "config.yaml").write_text(dump(config), encoding="utf-8")
     except OSError as error:
         raise UserError(f"{directory}: cannot be written: {error.strerror}; choose another run.dir") from None
@@ -86,7 +92,7 @@ def build_model(config: RunConfig, vocab_size: int, precision: Any, device: torc
     return model
 
 
-def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
+def set_up(config: RunConfig, console: Console, ledger: Ledger, lock: RunLock) -> Ready:
     """Everything before the first step. All fetching and preparing happens before the process group exists."""
     directory = Path(config.run.dir).expanduser()
     device = distributed.pick_device(config.train.device)
@@ -149,7 +155,7 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger) -> Ready:
     if checkpoint is not None and checkpoint_path is not None:
         restore(run, checkpoint, checkpoint_path)
     if world.is_main:  # nothing of the user's can be wrong any more, and what the checkpoint needs is not overwritten
-        make_run_directory(directory, config)
+        make_run_directory(directory, config, lock)
         ledger.write()
         prepared.tokenizer.save(directory / "tokenizer")
         write_environment(run)

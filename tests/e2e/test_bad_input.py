@@ -1,5 +1,7 @@
 """A user's mistake is one clear message with exit code 2: no traceback, nothing half written."""
 
+import fcntl
+import os
 import shutil
 import subprocess
 import sys
@@ -27,6 +29,10 @@ from conftest import little_lm
         ("model.vocab_size=999", "999"),
         ("run.resume=must", "holds no checkpoint"),
         ("run.tokens=1M", "exactly one of them; both are given"),
+        (f"run.seed={2**63}", "run.seed"),
+        ("data.sources=[{text: {files: ['~nosuchuser/*.txt']}}]", "~"),
+        ("run.dir=~nosuchuser/run", "a path begins with ~ and a name that is no user here"),
+        ("plugins=[nowhere.py]", "plugin 'nowhere.py': no such file"),
     ],
 )
 def test_a_bad_value_is_one_clear_error(tiny, tmp_path, override, expected):
@@ -107,3 +113,56 @@ def test_looking_does_not_import_torch(arguments):
     root = Path(__file__).parents[2]
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=root, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_brackets_without_end_are_one_clear_error(tmp_path):
+    (tmp_path / "deep.yaml").write_text("run: " + "[" * 3000 + "]" * 3000)
+    done = little_lm("config", "show", tmp_path / "deep.yaml")
+    assert done.returncode == 2
+    assert "deep.yaml: nested too deeply to be read" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_second_process_in_a_run_directory_is_refused(tiny, tmp_path):
+    assert little_lm("train", tiny).returncode == 0
+    lock = os.open(tmp_path / "run", os.O_RDONLY)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    before = {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+    done = little_lm("train", tiny, "--set", "run.steps=30")
+    os.close(lock)
+    assert done.returncode == 2
+    assert "another process trains in this directory" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert before == {path: path.stat().st_mtime_ns for path in (tmp_path / "run").rglob("*")}
+
+
+def test_a_tokenizer_is_not_written_over_its_text(tmp_path):
+    (tmp_path / "text.txt").write_text("some text")
+    (tmp_path / "link.txt").symlink_to(tmp_path / "text.txt")
+    done = little_lm("tokenizer", "train", tmp_path / "text.txt", "--out", tmp_path / "link.txt")
+    assert done.returncode == 2
+    assert "is one of the files to train on" in done.stderr
+    assert (tmp_path / "text.txt").read_text() == "some text"
+
+
+def test_the_directory_of_checkpoints_stands_for_its_run(tiny, tmp_path):
+    assert little_lm("train", tiny).returncode == 0
+    done = little_lm("sample", tmp_path / "run" / "checkpoints", "--prompt", "The", "--max-new-tokens", "4")
+    assert done.returncode == 0, done.stderr
+    assert "(step 20)" in done.stderr
+
+
+def test_a_plugin_given_on_the_command_line_is_loaded(tiny, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from littlelm.config.base import ComponentConfig\n"
+        "from littlelm.registry import register\n"
+        "class FlatConfig(ComponentConfig):\n"
+        '    """Always 1."""\n'
+        "@register('scheduler', 'flat', config=FlatConfig)\n"
+        "class Flat:\n"
+        "    def __init__(self, config): pass\n"
+        "    def __call__(self, step, total_steps): return 1.0\n"
+    )
+    done = little_lm("config", "show", tiny, "--set", "plugins=[mine.py]", "--set", "scheduler=flat", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "name: flat" in done.stdout
