@@ -83,6 +83,9 @@ def evaluate_core(
     Args:
         options: keys of `eval core`, as given.
     """
+    from littlelm.train.malloc import raise_malloc_thresholds
+
+    raise_malloc_thresholds()  # before torch allocates anything
     from littlelm.evals.core.evaluate import CoreEvaluation
     from littlelm.evals.core.files import write_result
     from littlelm.evals.core.tables import result_lines, result_table

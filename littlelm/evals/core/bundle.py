@@ -107,6 +107,7 @@ class Bundle:
         self.files = files
         self.tasks = list(tasks)
         self._raw: dict[str, bytes] = {}
+        self._digests: dict[str, str] = {}
         self._items: dict[str, list[dict[str, Any]]] = {}
 
     @cached_property
@@ -118,12 +119,10 @@ class Bundle:
             digest.update(json.dumps(settings).encode() + b"\n")
         return digest.hexdigest()
 
-    @cached_property
-    def _digests(self) -> dict[str, str]:
-        return {task.path: hashlib.sha256(self._bytes(task)).hexdigest() for task in self.tasks}
-
     def digest(self, task: Task) -> str:
         """sha256 (hex) of a task's file. Raises UserError when a file is missing or not the one the bundle states."""
+        if task.path not in self._digests:
+            self._digests[task.path] = hashlib.sha256(self._bytes(task)).hexdigest()
         digest = self._digests[task.path]
         if task.sha256 and not digest.startswith(task.sha256):
             raise UserError(
@@ -162,17 +161,28 @@ class Bundle:
                 raise UserError(f"{self.files.where}: has no task '{label}'{did_you_mean(label, known)}")
         return Bundle(self.files, [task for task in self.tasks if task.label in labels])
 
+    def check_files(self) -> None:
+        """Check that every file is there and the one that is meant; the items too when one is not.
+
+        Raises UserError with every fault of the bundle, one a line.
+        """
+        if self._faults(self.digest):
+            self.check_items()
+
     def check_items(self) -> None:
         """Read and check every task. Raises UserError with every fault of the bundle, one a line."""
-        faults = []
+        faults = {**self._faults(self.items), **self._faults(self.digest)}
+        if faults:
+            raise UserError("\n".join(faults))
+
+    def _faults(self, work: Callable[[Task], object]) -> dict[str, None]:
+        faults: dict[str, None] = {}  # each once, in order: two tasks may share a file
         for task in self.tasks:
             try:
-                self.digest(task)
-                self.items(task)
+                work(task)
             except UserError as error:
-                faults.append(str(error))
-        if faults:
-            raise UserError("\n".join(dict.fromkeys(faults)))
+                faults[str(error)] = None
+        return faults
 
     def forget(self) -> None:
         """Release the texts; they are read again when asked for."""

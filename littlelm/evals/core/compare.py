@@ -153,8 +153,11 @@ def mcnemar(only_a: int, only_b: int) -> float:
     count, fewer = only_a + only_b, min(only_a, only_b)
     if count == 0:
         return 1.0
-    tail = sum(math.comb(count, k) for k in range(fewer + 1))
-    return min(1.0, 2 * float(tail / 2**count))
+    tail = term = 1  # whole numbers: the sum of the first binomial coefficients
+    for k in range(fewer):
+        term = term * (count - k) // (k + 1)
+        tail += term
+    return min(1.0, 2 * tail / (1 << count))
 
 
 def holm(p: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -45,6 +45,7 @@ class HFTokenizer(Tokenizer):
             raise UserError(f"{path}: is no readable tokenizer.json: {error}") from None
         self._engine.no_truncation()
         self._engine.no_padding()
+        self._engine.encode_special_tokens = True  # text that looks like a control token is text
         self.vocab_size = self._engine.get_vocab_size(with_added_tokens=True)
         self.bos_id = self._find_bos(directory)
         self.fingerprint = hashlib.sha256(raw + f"\nbos {self.bos_id}".encode()).hexdigest()

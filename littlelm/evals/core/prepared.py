@@ -145,6 +145,7 @@ def prepare_rows(
         UserError: the bundle is faulty, or an item's continuation has no tokens of its own.
     """
     started = time.perf_counter()
+    bundle.check_files()
     content = [SCHEMA_VERSION, bundle.fingerprint, tokenizer.fingerprint, tokenizer.bos_id, max_per_task]
     key = hashlib.sha256(json.dumps(content).encode()).hexdigest()
     directory = cache_dir / "core" / key[:24]
