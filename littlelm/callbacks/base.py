@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
@@ -78,6 +79,12 @@ class Callback:
         if due:
             self._kept_at = record["seconds"]
         return due
+
+    def prepare(self, config: Any, tokenizer: Any, say: Callable[[str], None]) -> None:
+        """Before the process group exists, in every process: the only place where anything may be fetched.
+
+        `config` is the RunConfig.
+        """
 
     def on_start(self, run: Run) -> None:
         """Before the first step, after resuming: `run.state.step` is where training starts."""

@@ -6,6 +6,7 @@ from pydantic import Field
 
 from littlelm.callbacks.every import EveryField
 from littlelm.config.base import ComponentConfig
+from littlelm.evals.configs import CoreEvalConfig
 from littlelm.registry import declare_kind, register_lazy
 
 declare_kind("callback", "built with (config): a littlelm.callbacks.base.Callback; what happens around steps")
@@ -51,6 +52,17 @@ class EvalConfig(ComponentConfig):
     """Bits per byte on the validation set, after the save of the same step."""
 
     every: EveryField = Field("5%", description=_EVERY)
+
+
+@register_lazy("callback", "core", "littlelm.callbacks.core:CoreCallback")
+class CoreCallbackConfig(CoreEvalConfig):
+    """CORE, after the save of the same step: estimated from a share of its tokens during the run, whole at its end."""
+
+    every: EveryField = Field("10%", description=_EVERY)
+    budget: float | None = Field(
+        0.2, gt=0, le=1, description="share of the full evaluation's tokens for each estimate; null: all of them"
+    )
+    full_at_end: bool = Field(True, description="evaluate everything at the end of the run, whatever the budget")
 
 
 @register_lazy("callback", "sample", "littlelm.callbacks.sample:SampleCallback")

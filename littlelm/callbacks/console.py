@@ -54,6 +54,12 @@ class ConsoleCallback(Callback):
         elif kind == "eval":
             value = f"{record['bits_per_byte']:.4f} bits per byte"
             self._line(f"step {record['step']}: {value} (loss {record['loss']:.4f}, {record['seconds_spent']:.1f} s)")
+        elif kind == "core":
+            value = f"{record['name']} {record['core_v1']:.4f} ± {record['core_v1_error']:.4f}"
+            cut = f", {record['rows_cut']:,} rows cut" if record["rows_cut"] else ""
+            self._line(
+                f"step {record['step']}: {value} (v1; {record['items']:,} items{cut}, {record['seconds_spent']:.1f} s)"
+            )
         elif kind == "sample":
             self._line(f"step {record['step']}: {record['prompt']!r} -> {record['text']!r}")
         elif kind == "checkpoint":

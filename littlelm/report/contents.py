@@ -63,6 +63,11 @@ class RunContents:
         """Evaluations that measured something (a NaN is null in the file)."""
         return [record for record in self.of_kind("eval") if record.get("bits_per_byte") is not None]
 
+    @cached_property
+    def cores(self) -> list[dict[str, Any]]:
+        """Evaluations of CORE, estimates too."""
+        return [record for record in self.of_kind("core") if record.get("core_v1") is not None]
+
     @property
     def name(self) -> str:
         return self.config.run.name if self.config is not None else self.directory.resolve().name

@@ -67,6 +67,11 @@ def headline(run: RunContents) -> str:
     else:
         loss = next((r["loss"] for r in reversed(run.train) if r.get("loss") is not None), None)
         cards.append(_card("training loss", "–" if loss is None else f"{loss:.4f}", "not evaluated yet", main=True))
+    if run.cores:
+        last = run.cores[-1]
+        name = "CORE (estimate)" if last["name"] == "core_est" else "CORE"
+        note = f"± {last['core_v1_error']:.4f}, v1; v2 {last['core_v2']:.4f}; {last['items']:,} items"
+        cards.append(_card(name, f"{last['core_v1']:.4f}", note))
     speed = run.median("tokens_per_second")
     if speed is not None:
         overall = f"; {run.tokens / run.seconds:,.0f} with all that is not training" if run.seconds else ""
@@ -107,6 +112,17 @@ def validation_chart(run: RunContents) -> str:
         for size in (WIDE, NARROW)
     )
     return f'<div class="chart wide">{wide}</div><div class="chart narrow">{narrow}</div>'
+
+
+def core_chart(run: RunContents) -> str:
+    """CORE over tokens, where it was evaluated more than once."""
+    if len(run.cores) < 2:
+        return ""
+    curve = Curve("CORE", _tokens(run.cores), [record["core_v1"] for record in run.cores])
+    wide, narrow = (
+        line_chart("CORE (v1)", [curve], size, "{:.3g}".format, format_last="{:.4f}".format) for size in (WIDE, NARROW)
+    )
+    return f'<section><div class="chart wide">{wide}</div><div class="chart narrow">{narrow}</div></section>'
 
 
 def learning_rates(records: list[dict[str, Any]]) -> list[Curve]:

@@ -26,6 +26,7 @@ def render(run: RunContents) -> str:
         subtitle=sections.text(subtitle),
         headline=sections.headline(run),
         validation_chart=sections.validation_chart(run),
+        core_chart=sections.core_chart(run),
         training_charts=sections.training_charts(run),
         samples=sections.samples(run),
         time_and_money=sections.time_and_money(run),

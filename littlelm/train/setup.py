@@ -114,6 +114,9 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger, lock: RunLock) -
         prepared = prepare(config.data, config.tokenizer, console, rows_needed)
         loader = prepared.train_loader(config.global_batch_rows, config.run.seed, config.total_steps, console.print)
         config = config.shortened(loader.total_steps)
+        callbacks = {name: registry.build(each) for name, each in config.callbacks.items()}
+        for callback in callbacks.values():
+            callback.prepare(config, prepared.tokenizer, console.print)
     world = distributed.start(device)
     rng.seed_everything(config.run.seed)
     precision = registry.build(config.precision, device.type)
@@ -145,7 +148,7 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger, lock: RunLock) -
         loss=loss,
         optimizer=optimizer,
         precision=precision,
-        callbacks={name: registry.build(each) for name, each in config.callbacks.items()},
+        callbacks=callbacks,
         micro_batch_rows=chosen,
         parameters_by_role=count_by_role(model),
         flops_per_token=estimate_flops(config, model),
