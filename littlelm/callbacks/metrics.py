@@ -37,10 +37,10 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 def records_up_to(records: list[dict[str, Any]], step: int) -> list[dict[str, Any]]:
     """What stays when a run goes on from the checkpoint of `step`.
 
-    Training records of that step and before, and other records before it: what came after the save of `step`
-    (evaluations, samples) happens again.
+    Everything up to that step. What came after its save (evaluations, samples) happens again where it is still due;
+    where it is not, in a run that was prolonged, the old record is the only one.
     """
-    return [r for r in records if r["step"] < step or (r["step"] == step and r["kind"] == "train")]
+    return [r for r in records if r["step"] <= step] if step > 0 else []
 
 
 class MetricsCallback(Callback):
@@ -51,14 +51,29 @@ class MetricsCallback(Callback):
     def on_start(self, run: Run) -> None:
         if not run.is_main:
             return
-        path = run.directory / "metrics.jsonl"
-        kept = records_up_to(read_metrics(path), run.state.step)
-        write_atomically(path, "".join(map(json_line, kept)).encode())
-        self.file = path.open("a", encoding="utf-8")
+        self.path = run.directory / "metrics.jsonl"
+        self.start_step = run.state.step
+        kept = records_up_to(read_metrics(self.path), self.start_step)
+        # Kinds of records that the step we go on from has and may get a second time.
+        self.replaceable = {r["kind"] for r in kept if r["step"] == self.start_step and r["kind"] != "train"}
+        self._rewrite(kept)
+
+    def _rewrite(self, records: list[dict[str, Any]]) -> None:
+        if self.file is not None:
+            self.file.close()
+        write_atomically(self.path, "".join(map(json_line, records)).encode())
+        self.file = self.path.open("a", encoding="utf-8")
+
+    def _forget(self, kind: str) -> None:
+        """Take out the records of a kind at the step we went on from: they come again."""
+        self.replaceable.discard(kind)
+        self._rewrite([r for r in read_metrics(self.path) if r["step"] != self.start_step or r["kind"] != kind])
 
     def on_record(self, run: Run, record: dict[str, Any]) -> None:
         if self.file is None or not self.wants(run, record):
             return
+        if record["step"] == self.start_step and record["kind"] in self.replaceable:
+            self._forget(record["kind"])
         self.file.write(json_line(record))
         self.file.flush()
 

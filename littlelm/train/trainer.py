@@ -54,8 +54,8 @@ class Trainer:
             while run.state.step < run.total_steps and not run.interrupted:
                 stop = self.step(interrupt)
                 run.interrupted = stop and run.state.step < run.total_steps
-                if not run.interrupted:  # else save at once: what is due now is due again when the run goes on
-                    self.fire(first_phase=0)
+                # Interrupted, save at once: whatever comes after a save is due again when the run goes on.
+                self.fire(Callback.RECORD, Callback.RECORD if run.interrupted else Callback.PRESENT)
             run.save_checkpoint()
             for callback in self.ordered:
                 callback.on_end(run)
@@ -68,11 +68,11 @@ class Trainer:
         finally:
             self.batches.close()
 
-    def fire(self, first_phase: int) -> None:
-        """Call every callback of `first_phase` or later that is due at this step."""
+    def fire(self, first_phase: int, last_phase: int = Callback.PRESENT) -> None:
+        """Call every callback of these phases that is due at this step."""
         run = self.run
         for callback in self.ordered:
-            if callback.phase < first_phase:
+            if not first_phase <= callback.phase <= last_phase:
                 continue
             every = callback.every
             if every is None:

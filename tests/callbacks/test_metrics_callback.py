@@ -37,17 +37,29 @@ def test_values_that_json_lacks_become_null(tmp_path):
     assert lines(tmp_path)[0] | {"loss": None, "grad_norm": None, "lr": 0.5} == lines(tmp_path)[0]
 
 
-def test_resuming_at_a_step_drops_what_will_happen_again(tmp_path):
+def kinds(tmp_path):
+    return [(record["kind"], record["step"]) for record in lines(tmp_path)]
+
+
+def test_what_happens_again_on_resuming_replaces_what_it_was_and_the_rest_stays(tmp_path):
     run, callback = start(tmp_path)
     for step in range(1, 6):
         callback.on_record(run, run.advance(step))
         if step % 2 == 0:
             callback.on_record(run, {"kind": "eval", "step": step, "bits_per_byte": 1.0})
+            for text in ("old", "older"):
+                callback.on_record(run, {"kind": "sample", "step": step, "text": text})
     run, callback = start(tmp_path, step=4)
-    kept = [(record["kind"], record["step"]) for record in lines(tmp_path)]
-    assert kept == [("train", 1), ("train", 2), ("eval", 2), ("train", 3), ("train", 4)]
+    two = [("train", 1), ("train", 2), ("eval", 2), ("sample", 2), ("sample", 2), ("train", 3), ("train", 4)]
+    assert kinds(tmp_path) == [*two, ("eval", 4), ("sample", 4), ("sample", 4)]
+    for text in ("new", "newer"):
+        callback.on_record(run, {"kind": "sample", "step": 4, "text": text})
+    assert [record["text"] for record in lines(tmp_path) if record["step"] == 4 and "text" in record] == [
+        "new",
+        "newer",
+    ]
     callback.on_record(run, run.advance(5))
-    assert lines(tmp_path)[-1]["step"] == 5
+    assert kinds(tmp_path) == [*two, ("eval", 4), ("sample", 4), ("sample", 4), ("train", 5)]
 
 
 def test_a_line_torn_within_a_character_is_left_out(tmp_path):

@@ -97,9 +97,15 @@ def test_a_changed_config_is_refused_and_a_longer_run_goes_on(tiny, undisturbed)
     changed = little_lm("train", tiny, "--set", f"run.dir={undisturbed}", "--set", "optimizer.matrix.lr=0.5")
     assert changed.returncode == 2
     assert "optimizer.matrix.lr: 0.02 then, 0.5 now" in changed.stderr
-    longer = little_lm("train", tiny, "--set", f"run.dir={undisturbed}", "--set", "run.steps=22")
+    of_the_end = [record for record in metrics(undisturbed) if record["step"] == 20]
+    seldom = ["--set", "callbacks.eval.every=15", "--set", "callbacks.sample.every=15"]
+    longer = little_lm("train", tiny, "--set", f"run.dir={undisturbed}", "--set", "run.steps=22", *seldom)
     assert longer.returncode == 0, longer.stderr
     assert max(record["step"] for record in metrics(undisturbed)) == 22
+    # Of what was measured at the old end, and is not due there any more, nothing is lost.
+    after = [record for record in metrics(undisturbed) if record["step"] == 20]
+    assert {record["kind"] for record in of_the_end} == {"train", "checkpoint", "eval", "sample"}
+    assert sorted(map(str, after)) == sorted(map(str, of_the_end))
 
 
 def test_a_run_is_resumed_by_its_directory_from_anywhere(tiny, tmp_path, undisturbed):
@@ -122,3 +128,32 @@ def test_a_refused_resume_leaves_the_run_as_it_was(tiny, tmp_path, corpus):
     assert done.returncode == 2
     assert "changed since this checkpoint" in done.stderr
     assert {path.name: path.read_bytes() for path in (tmp_path / "run").iterdir() if path.is_file()} == before
+
+
+COUNTING = """
+import os, signal
+from littlelm.callbacks.base import Callback
+from littlelm.config.base import ComponentConfig
+from littlelm.registry import register
+
+class CountingConfig(ComponentConfig):
+    "Writes down each step, and interrupts the run once."
+    every: int = 1
+
+@register("callback", "counting", config=CountingConfig)
+class Counting(Callback):
+    def on_due(self, run):
+        with open(run.directory / "counted", "a") as file:
+            file.write(f"{run.state.step}\\n")
+        if run.state.step == 7:
+            os.kill(os.getpid(), signal.SIGINT)
+"""
+
+
+def test_a_callback_that_comes_before_the_save_misses_no_step(tiny, tmp_path):
+    (tmp_path / "counting.py").write_text(COUNTING)
+    tiny.write_text("plugins: [counting.py]\n" + tiny.read_text() + "  counting: {every: 1}\n")
+    assert little_lm("train", tiny, "--set", "run.steps=10").returncode == 130
+    again = little_lm("train", tiny, "--set", "run.steps=10")
+    assert again.returncode == 0, again.stderr
+    assert (tmp_path / "run" / "counted").read_text().split() == list(map(str, range(1, 11)))
