@@ -13,7 +13,6 @@ from typing import Any
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from littlelm.errors import UserError
 from littlelm.evals.core.bundle import Bundle, Task
@@ -68,8 +67,9 @@ def evaluate_item(
     tokens = torch.tensor(padded, dtype=torch.int64, device=device)
     with torch.inference_mode():
         logits = model.logits(model(tokens))  # (rows, longest, vocab)
-        of_next = F.cross_entropy(logits[:, :-1].flatten(0, 1), tokens[:, 1:].flatten(), reduction="none")
-        of_next = of_next.view(len(rows), -1).cpu()
+        # Not F.cross_entropy: over 49,152 tokens it is off by up to 2e-5 on a CPU, measured against fp64.
+        of_next = logits[:, :-1].logsumexp(-1) - logits[:, :-1].gather(2, tokens[:, 1:, None]).squeeze(2)
+        of_next = of_next.cpu()
         likeliest = logits.argmax(-1).cpu()
     losses = []
     for number, (row, start) in enumerate(zip(rows, starts, strict=True)):
