@@ -11,14 +11,17 @@ tears a write in two or reports a full disk at the k-th operation, for every k.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+
+from littlelm.errors import UserError
 
 PIECE = 16 * 2**20  # bytes of one write, so that writing and hashing overlap piece by piece
 _INLINE = 2**18  # bytes below which handing a piece to the hashing thread costs more than it saves
@@ -90,6 +93,16 @@ def _write_all(descriptor: int, data: memoryview) -> None:
         data = data[disk.write(descriptor, data) :]
 
 
+@contextlib.contextmanager
+def writing(path: Path) -> Iterator[None]:
+    """Tell an OSError from writing `path` as what it is to a user. Raises UserError."""
+    try:
+        yield
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise UserError(f"{path}: cannot be written: {reason}; make room there or check its permissions") from error
+
+
 def write_file(path: Path, chunks: Iterable[memoryview | bytes]) -> tuple[int, str]:
     """Write a file from its chunks and fsync it. Returns its size in bytes and its SHA-256 (hex).
 
@@ -118,14 +131,21 @@ def write_file(path: Path, chunks: Iterable[memoryview | bytes]) -> tuple[int, s
     return size, digest.hexdigest()
 
 
-def write_atomically(path: Path, data: bytes) -> None:
+def write_atomically(path: Path, data: bytes, many_writers: bool = False) -> None:
     """Replace a file's whole content durably: after a crash at any point it holds the old bytes or the new ones.
 
     The temporary name is fixed, so what a killed process left is overwritten by the next one; for one writer at a time.
+    With `many_writers` each process has a name of its own: the last one to finish wins.
     """
-    temporary = path.with_name(f".{path.name}.tmp")
-    write_file(temporary, [data])
-    disk.rename(temporary, path)
+    temporary = path.with_name(f".{path.name}.{os.getpid() if many_writers else 'tmp'}")
+    try:
+        write_file(temporary, [data])
+        disk.rename(temporary, path)
+    except OSError:
+        if many_writers:
+            with contextlib.suppress(OSError):  # there may be nothing to clear away
+                disk.remove_file(temporary)
+        raise
     sync_directory(path.parent)
 
 

@@ -8,14 +8,12 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from littlelm.model.configs import TransformerConfig
+from littlelm.model.configs import GATE_CHANNELS, TransformerConfig
 from littlelm.model.embeddings import rotate
 from littlelm.model.linear import Gate, Linear
 
 if TYPE_CHECKING:
     from littlelm.inference.cache import KVCache
-
-GATE_CHANNELS = 32  # the gate of a value embedding reads this much of the residual stream, as nanochat does
 
 
 class Attention(nn.Module):

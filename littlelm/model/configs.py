@@ -15,6 +15,8 @@ declare_kind(
     "logit_softcap, vocab_size, parameter_roles() and init_weights(generator)",
 )
 
+GATE_CHANNELS = 32  # the gate of a value embedding reads this much of the residual stream, as nanochat does
+
 
 def round_up(value: int, multiple: int) -> int:
     """The smallest multiple of `multiple` that is at least `value`."""

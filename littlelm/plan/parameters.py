@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from littlelm.model.configs import TransformerConfig, round_up
-
-GATE_CHANNELS = 32  # littlelm.model.attention reads as many; a test compares
+from littlelm.model.configs import GATE_CHANNELS, TransformerConfig, round_up
 
 
 @dataclass(frozen=True)

@@ -17,7 +17,7 @@ import tiktoken
 
 from littlelm.tokenizers.base import Tokenizer
 from littlelm.tokenizers.simd import SimdEngine
-from littlelm.tokenizers.vocabulary import WHOLE_TEXT, Vocabulary, write_atomically
+from littlelm.tokenizers.vocabulary import WHOLE_TEXT, Vocabulary, write_tokenizer_file
 
 # What engines have differed on: both kinds of apostrophe, digits, line ends, runs of white space, other scripts.
 _DIFFICULT = [
@@ -143,5 +143,5 @@ class BytePairTokenizer(Tokenizer):
         """Write `tokenizer.json` (readable by the `tokenizers` library and transformers) and what identifies it."""
         from littlelm.tokenizers.store import write_identity
 
-        write_atomically(Path(directory) / "tokenizer.json", self.vocabulary.to_json())
+        write_tokenizer_file(Path(directory) / "tokenizer.json", self.vocabulary.to_json())
         write_identity(self, directory, bos=self.vocabulary.bos)

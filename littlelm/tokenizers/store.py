@@ -7,7 +7,7 @@ from pathlib import Path
 
 from littlelm.errors import UserError
 from littlelm.tokenizers.base import Tokenizer, check_fingerprint
-from littlelm.tokenizers.vocabulary import read_vocabulary, write_atomically
+from littlelm.tokenizers.vocabulary import read_vocabulary, write_tokenizer_file
 
 SCHEMA_VERSION = 1
 
@@ -15,7 +15,7 @@ SCHEMA_VERSION = 1
 def write_identity(tokenizer: Tokenizer, directory: str | Path, bos: str) -> None:
     """Write `identity.json` beside the vocabulary; it is written last, so its presence means a whole tokenizer."""
     content = {"schema_version": SCHEMA_VERSION, **tokenizer.identity, "bos": bos, "bos_id": tokenizer.bos_id}
-    write_atomically(Path(directory) / "identity.json", json.dumps(content, indent=1) + "\n")
+    write_tokenizer_file(Path(directory) / "identity.json", json.dumps(content, indent=1) + "\n")
 
 
 def load(directory: str | Path) -> Tokenizer:

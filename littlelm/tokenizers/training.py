@@ -17,7 +17,14 @@ from littlelm.config.base import ComponentConfig
 from littlelm.errors import UserError
 from littlelm.tokenizers.byte_pair import BytePairTokenizer
 from littlelm.tokenizers.configs import BpeTokenizerConfig
-from littlelm.tokenizers.vocabulary import BOS, GPT2_PATTERN, Vocabulary, gpt4_pattern, read_merges, write_atomically
+from littlelm.tokenizers.vocabulary import (
+    BOS,
+    GPT2_PATTERN,
+    Vocabulary,
+    gpt4_pattern,
+    read_merges,
+    write_tokenizer_file,
+)
 
 _PARTS = 64  # places of a source that a limited training text is taken from
 
@@ -134,7 +141,7 @@ def train_to_file(
     if out.is_dir():
         out = out / "tokenizer.json"
     tokenizer = train_on_sources(config, sources)
-    write_atomically(out, tokenizer.vocabulary.to_json())
+    write_tokenizer_file(out, tokenizer.vocabulary.to_json())
     return tokenizer
 
 

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from littlelm.errors import UserError
+from littlelm.filesystem import make_directories, write_atomically
 
 GPT2_PATTERN = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """How GPT-2 cuts text into words (Radford et al. 2019, its released encoder)."""
@@ -153,22 +152,15 @@ def read_merges(tokenizer_json: str) -> list[tuple[bytes, bytes]]:
     return [_merge(item) for item in json.loads(tokenizer_json)["model"]["merges"]]
 
 
-def write_atomically(path: Path, content: str) -> None:
-    """Write a text file so that a reader, or a crash, sees the old file or the new one and nothing between.
+def write_tokenizer_file(path: Path, content: str) -> None:
+    """Write a tokenizer's file durably, with its directory; several processes may at once.
 
     Raises UserError when the place cannot be written, e.g. for want of room.
     """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with temporary.open("w", encoding="utf-8") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        temporary.replace(path)
+        make_directories(path.parent)
+        write_atomically(path, content.encode("utf-8"), many_writers=True)
     except OSError as error:
-        with suppress(OSError):  # there may be nothing to clear away
-            temporary.unlink()
         raise UserError(f"cannot write the tokenizer to '{path}': {error.strerror}") from None
 
 
