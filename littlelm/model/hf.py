@@ -22,6 +22,7 @@ _EXPECTED: dict[str, tuple[Any, ...]] = {
     "mlp_bias": (False,),
     "rope_scaling": (None,),
 }
+INDEX = "model.safetensors.index.json"
 _REQUIRED = (
     "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads",
     "max_position_embeddings", "rms_norm_eps",
@@ -103,6 +104,29 @@ def load_hf_state(model: Transformer, state: dict[str, Tensor]) -> None:
         parameter.copy_(given[name])
 
 
+def weight_files(directory: Path) -> list[Path]:
+    """The files with the weights: those that model.safetensors.index.json names, else every *.safetensors.
+
+    A directory may hold more of them than belong to the model (a second format, an older sharding).
+    Raises UserError when there is none, or one that the index names is missing.
+    """
+    index = directory / INDEX
+    if not index.is_file():
+        files = sorted(directory.glob("*.safetensors"))
+        if not files:
+            raise UserError(f"{directory}: holds no *.safetensors file")
+        return files
+    described = json.loads(index.read_text(encoding="utf-8"))
+    places = described.get("weight_map") if isinstance(described, dict) else None
+    if not isinstance(places, dict) or not places or not all(isinstance(name, str) for name in places.values()):
+        raise UserError(f"{index}: has no weight_map from tensors to files; download it again")
+    files = [directory / name for name in sorted(set(places.values()))]
+    missing = [file.name for file in files if not file.is_file()]
+    if missing:
+        raise UserError(f"{directory}: lacks {', '.join(missing)}, which {INDEX} names; download it again")
+    return files
+
+
 def load_hf_directory(directory: Path) -> Transformer:
     """The model of a Hugging Face directory (config.json and *.safetensors), fp32, on the CPU."""
     try:
@@ -111,10 +135,7 @@ def load_hf_directory(directory: Path) -> Transformer:
             raise UserError(f"{directory / 'config.json'}: is no mapping")
         config = config_from_hf(described)
         state: dict[str, Tensor] = {}
-        files = sorted(directory.glob("*.safetensors"))
-        if not files:
-            raise UserError(f"{directory}: holds no *.safetensors file")
-        for file in files:
+        for file in weight_files(directory):
             with safe_open(file, framework="pt") as opened:
                 state |= {name: opened.get_tensor(name) for name in opened.keys()}
     except (OSError, ValueError, SafetensorError) as error:

@@ -76,6 +76,22 @@ def test_a_directory_loads_and_a_wrong_one_is_named(tmp_path):
         load_hf_directory(tmp_path)
 
 
+def test_only_the_shards_that_the_index_names_are_read(tmp_path):
+    model = llama()
+    model.save_pretrained(tmp_path, max_shard_size="100KB")
+    shards = sorted(tmp_path.glob("*.safetensors"))
+    assert len(shards) > 1
+    (tmp_path / "consolidated.safetensors").write_bytes(b"of another format, and not to be read")
+    ours = load_hf_directory(tmp_path)
+    assert torch.equal(ours.norm.weight, model.model.norm.weight)
+    shards[0].unlink()
+    with pytest.raises(UserError, match=f"lacks {shards[0].name}"):
+        load_hf_directory(tmp_path)
+    (tmp_path / "model.safetensors.index.json").write_text("{}")
+    with pytest.raises(UserError, match="has no weight_map"):
+        load_hf_directory(tmp_path)
+
+
 def test_missing_and_misshapen_tensors_are_named():
     theirs = llama()
     config = config_from_hf(json.loads(theirs.config.to_json_string(use_diff=False)))
