@@ -131,7 +131,7 @@ def show_diff(before: Path, after: Path) -> None:
     for item in differences:
         table.add_row(item.key, _escape(str(item.before)), _escape(str(item.after)))
     console.print(table)
-    plans = [plan(each.config, planned_vocab_size(each.config)) for each in (one, two)]
+    plans = [_plan_if_known(each.config) for each in (one, two)]
     console.print()
     effects = Table("what it does", before.name, after.name, "change", box=None, pad_edge=False, header_style="bold")
     for column in effects.columns[1:]:
@@ -142,13 +142,21 @@ def show_diff(before: Path, after: Path) -> None:
         change = f"{right / left:.3g}x" if left and right is not None and left != right else "="
         effects.add_row(name, *cells, "" if None in values else change)
     console.print(effects)
-    if None in (plans[0].usd, plans[1].usd):
+    own = [each.config.model.name for each, made in zip((one, two), plans, strict=True) if made is None]
+    if own:
+        console.print(f"unknown: only the built-in transformer can be planned, and not {', '.join(own)}", markup=False)
+    if any(made is not None and made.usd is None for made in plans):
         console.print("time and dollars need budget.gpu and budget.usd_per_gpu_hour in both files")
 
 
-def _effects(one: Plan, two: Plan) -> list[tuple[str, str, tuple[float | None, float | None]]]:
+def _plan_if_known(config: RunConfig) -> Plan | None:
+    """The plan, None for a model of the user's own: what that takes is known to nobody before it is built."""
+    return plan(config, planned_vocab_size(config)) if config.model.name == "transformer" else None
+
+
+def _effects(one: Plan | None, two: Plan | None) -> list[tuple[str, str, tuple[float | None, float | None]]]:
     def both(value: Any) -> tuple[float | None, float | None]:
-        return value(one), value(two)
+        return None if one is None else value(one), None if two is None else value(two)
 
     def state(each: Plan) -> float | None:
         known = [value for value in each.bytes.values() if value is not None]

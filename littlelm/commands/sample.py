@@ -21,18 +21,23 @@ def stream_samples(
     """Print each prompt and its continuation; prompts come from the arguments, or from standard input."""
     import torch
 
-    from littlelm.inference import generate
+    from littlelm.inference import context_of, generate, note_on_speed
+    from littlelm.inference.weights import cast_weights
     from littlelm.train.load_model import load_model
 
     loaded = load_model(run)
+    cast_weights(loaded.model)
     if not prompts:
         prompts = [""] if sys.stdin.isatty() else [sys.stdin.read().rstrip("\n")]
     tokenizer = loaded.tokenizer
-    limit = loaded.model.config.max_position_embeddings
+    limit = context_of(loaded.model)
     sys.stderr.write(f"{loaded.checkpoint} (step {loaded.step})\n")
+    note = note_on_speed(loaded.model)
+    if note is not None:
+        sys.stderr.write(f"{note}\n")
     for prompt in prompts:
         tokens = [tokenizer.bos_id, *tokenizer.encode(prompt)]
-        if len(tokens) >= limit:
+        if limit is not None and len(tokens) >= limit:
             raise UserError(f"the prompt has {len(tokens)} tokens, the model's context is {limit}; shorten the prompt")
         started, count = time.perf_counter(), 0
         sys.stdout.write(prompt)
@@ -41,12 +46,13 @@ def stream_samples(
         for token in generate(
             loaded.model,
             tokens,
-            max_new_tokens=min(max_new_tokens, limit - len(tokens)),
+            max_new_tokens=max_new_tokens if limit is None else min(max_new_tokens, limit - len(tokens)),
             temperature=temperature,
             top_k=top_k,
             top_p=top_p,
             generator=torch.Generator().manual_seed(seed),
             stop_ids=[tokenizer.bos_id],
+            context=loaded.config.data.sequence_length,
         ):
             count += 1
             if token == tokenizer.bos_id:

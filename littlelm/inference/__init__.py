@@ -1,5 +1,5 @@
 """Generation with a KV cache, and sampling."""
 
-from littlelm.inference.generate import generate
+from littlelm.inference.generate import context_of, generate, note_on_speed
 
-__all__ = ["generate"]
+__all__ = ["context_of", "generate", "note_on_speed"]

@@ -9,6 +9,13 @@ from littlelm.plan.parameters import matmul_parameters
 
 FORMULA = "6 x matmul parameters (head included) + 6 x layers x heads x head_dim x context (causal attention)"
 
+OWN_MODEL_FORMULA = "6 x parameters in matrices and head (a model of one's own: attention not counted)"
+
+
+def formula_of(model: object) -> str:
+    """How the FLOPs of a token are counted for a model's config."""
+    return FORMULA if isinstance(model, TransformerConfig) else OWN_MODEL_FORMULA
+
 
 @dataclass(frozen=True)
 class TokenFlops:

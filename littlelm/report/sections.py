@@ -8,7 +8,7 @@ from collections import Counter
 from typing import Any
 
 from littlelm import units
-from littlelm.plan.flops import FORMULA
+from littlelm.plan.flops import formula_of
 from littlelm.report.charts import NARROW, WIDE, Curve, line_chart
 from littlelm.report.contents import RunContents
 from littlelm.train.ledger import WRITE_SECONDS
@@ -221,10 +221,12 @@ def meaning(run: RunContents) -> str:
             f"<b>Validation set</b>: {last.get('targets', 0):,} tokens, {last.get('bytes', 0):,} bytes, sha256 "
             f"<code>{text(last.get('validation_sha256', ''))[:16]}</code>."
         )
+    formula = facts.get("flops_formula") or (formula_of(run.config.model) if run.config is not None else None)
     if facts.get("flops_per_token"):
+        counted = "" if formula is None else f"{text(formula.replace(' x ', ' × '))} = "
         items.append(
             "<b>MFU</b> = FLOPs a token × tokens/s ÷ peak. FLOPs a token = "
-            f"{text(FORMULA.replace(' x ', ' × '))} = {text(units.flops(facts['flops_per_token']))}."
+            f"{counted}{text(units.flops(facts['flops_per_token']))}."
         )
     if facts.get("peak_flops"):
         many = f" × {run.world_size} processes" if run.world_size > 1 else ""

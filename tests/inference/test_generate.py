@@ -6,7 +6,9 @@ import torch
 from littlelm.errors import UserError
 from littlelm.inference import generate
 from littlelm.inference.cache import KVCache
+from littlelm.inference.generate import note_on_speed
 from littlelm.inference.sampling import filter_logits, pick
+from littlelm.inference.weights import cast_weights
 from littlelm.model.configs import TransformerConfig
 from littlelm.model.transformer import Transformer
 
@@ -113,3 +115,44 @@ def test_sampling_follows_the_probabilities():
 def test_broken_weights_are_said_and_not_sampled(temperature):
     with pytest.raises(UserError, match="weights are broken"):
         pick(torch.tensor([0.0, float("nan")]), temperature, None, None, None)
+
+
+class OwnModel(torch.nn.Module):
+    """A user's own: no limit, no cache, no config. It predicts the sum of all that it reads."""
+
+    compute_dtype = torch.float32
+
+    def __init__(self):
+        super().__init__()
+        self.head_weight = torch.nn.Parameter(torch.eye(50))
+        self.read = []
+
+    def forward(self, tokens):
+        self.read.append(tokens.tolist()[0])
+        return torch.nn.functional.one_hot(tokens.cumsum(1) % 50, 50).float()
+
+    def logits(self, hidden):
+        return hidden
+
+
+def test_a_model_without_cache_or_limit_reads_its_window_again_for_each_token():
+    model = OwnModel()
+    assert list(generate(model, [1, 2, 3], 4, temperature=0.0)) == [6, 12, 24, 48]
+    assert model.read == [[1, 2, 3], [1, 2, 3, 6], [1, 2, 3, 6, 12], [1, 2, 3, 6, 12, 24]]
+    model.read.clear()
+    assert list(generate(model, [1, 2, 3], 3, temperature=0.0, context=2)) == [5, 8, 13]
+    assert model.read == [[2, 3], [3, 5], [5, 8]]
+    assert "takes no cache" in note_on_speed(model)
+    assert note_on_speed(build({})) is None
+
+
+@pytest.mark.parametrize("choices", CHOICES)
+def test_weights_cast_once_give_the_same_bits(choices):
+    model = build(choices)
+    model.compute_dtype = torch.bfloat16
+    tokens = torch.randint(0, 60, (2, 20), generator=torch.Generator().manual_seed(6))
+    with torch.no_grad():
+        before = model.logits(model(tokens))
+        cast_weights(model)
+        assert {parameter.dtype for parameter in model.parameters()} == {torch.bfloat16}
+        assert torch.equal(model.logits(model(tokens)), before)
