@@ -3,6 +3,7 @@
 import builtins
 import pickle
 import random
+import socket
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from rich.console import Console
 
 from littlelm import registry
 from littlelm.data.configs import BestFitConfig, DataConfig, ValidationConfig
+from littlelm.data.filters import configs, near_duplicates
 from littlelm.data.filters.configs import (
     ExactDuplicatesConfig,
     LanguageConfig,
@@ -75,7 +77,8 @@ def test_language_is_told_by_the_text():
         (lambda: LengthConfig(), "give at least one of"),
         (lambda: LengthConfig(min_words=5, max_words=4), "min_words 5 is more than max_words 4"),
         (lambda: RegexConfig(drop=["("]), r"'\(' is no regular expression: missing \)"),
-        (lambda: LanguageConfig(keep=["English"]), "'English' is no ISO 639 code"),
+        (lambda: LanguageConfig(keep=["English"]), "'English' is no ISO 639 code .* begin with e: el, eml, en, eo"),
+        (lambda: LanguageConfig(keep=["en", "ger"]), "does not know 'ger', nothing would be kept; .* ga, gd, gl"),
     ],
 )
 def test_a_filter_that_makes_no_sense_is_an_error(make, message):
@@ -149,6 +152,63 @@ def test_near_duplicates_do_not_depend_on_how_shards_divide_them():
     parts = signed(NearDuplicatesConfig(threshold=0.6), [texts[:7], texts[7:70], texts[70:]])
     assert [value for part in parts for value in part] == whole
     assert any(whole)
+
+
+def test_language_codes_are_those_of_the_model():
+    detector = registry.build(LanguageConfig(keep=["en"]))._detector
+    found = detector.detect("hello", model="lite", k=1000, threshold=-1.0)
+    assert sorted(each["lang"] for each in found) == sorted(configs._LANGUAGES)
+
+
+@pytest.mark.parametrize("text", ["", " ", "a \0 b", "the river was wide \ud800 and the old house stood near it"])
+def test_odd_text_is_judged_like_any_other(text):
+    registry.build(LanguageConfig(keep=["en"])).accepts(text)
+    signature = registry.build(NearDuplicatesConfig()).signature(text)
+    assert len(signature) == 4 * 128
+    assert registry.build(NearDuplicatesConfig()).signature(text.replace("\ud800", "\ufffd")) == signature
+
+
+def test_no_network_is_touched_by_the_language_filter(monkeypatch):
+    def refused(*_):
+        raise AssertionError("a connection was opened")
+
+    monkeypatch.setattr(socket.socket, "connect", refused)
+    monkeypatch.setattr(socket, "getaddrinfo", refused)
+    each = registry.build(LanguageConfig(keep=["en"]))
+    assert each.accepts("The river was wide, and the old house stood near the water.")
+
+
+@pytest.mark.parametrize("config", [ExactDuplicatesConfig(), NearDuplicatesConfig()])
+def test_nothing_to_compare_is_no_error(config):
+    assert registry.build(config).drop([], []) == []
+    assert signed(config, [[], []]) == [[], []]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_clusters_are_those_of_a_plain_union(seed):
+    chooser, count = random.Random(seed), 400
+    pairs = [(chooser.randrange(count), chooser.randrange(count)) for _ in range(300)]
+    root, plain = np.arange(count), list(range(count))
+    for start in range(0, len(pairs), 100):
+        near_duplicates._join(root, *np.array(pairs[start : start + 100]).T)
+    for a, b in pairs:
+        low, high = sorted((plain[a], plain[b]))
+        plain = [low if each == high else each for each in plain]
+    assert near_duplicates._roots(root, np.arange(count)).tolist() == plain
+
+
+def test_a_long_chain_takes_few_rounds():
+    class Counted(np.ndarray):
+        reads = 0
+
+        def __getitem__(self, key):
+            Counted.reads += 1
+            return super().__getitem__(key)
+
+    root = np.arange(1 << 14).view(Counted)
+    near_duplicates._join(root, np.arange((1 << 14) - 1), np.arange(1, 1 << 14))
+    assert (near_duplicates._roots(root, np.arange(1 << 14)) == 0).all()
+    assert Counted.reads < 200
 
 
 def test_a_chain_of_near_copies_keeps_its_first():

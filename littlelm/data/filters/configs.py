@@ -10,6 +10,15 @@ from pydantic import Field, field_validator, model_validator
 from littlelm.config.base import ComponentConfig, ConfigModel, Count
 from littlelm.registry import declare_kind, register_lazy
 
+_LANGUAGES = (  # that the model tells apart
+    "af als am an ar arz as ast av az azb ba bar bcl be bg bh bn bo bpy br bs bxr ca cbk ce ceb ckb co cs cv cy da "
+    "de diq dsb dty dv el eml en eo es et eu fa fi fr frr fy ga gd gl gn gom gu gv he hi hif hr hsb ht hu hy ia id "
+    "ie ilo io is it ja jbo jv ka kk km kn ko krc ku kv kw ky la lb lez li lmo lo lrc lt lv mai mg mhr min mk ml mn "
+    "mr mrj ms mt mwl my myv mzn nah nap nds ne new nl nn no oc or os pa pam pfl pl pms pnb ps pt qu rm ro ru rue "
+    "sa sah sc scn sco sd sh si sk sl so sq sr su sv sw ta te tg th tk tl tr tt tyv ug uk ur uz vec vep vi vls vo "
+    "wa war wuu xal xmf yi yo yue zh"
+).split()
+
 declare_kind(
     "filter",
     "leaves documents out: accepts(text) -> bool; or, to compare documents, signature_bytes, signature(text) -> bytes "
@@ -67,8 +76,15 @@ class LanguageConfig(ComponentConfig):
     def _are_codes(cls, codes: list[str]) -> list[str]:
         for code in codes:
             if not re.fullmatch(r"[a-z]{2,3}", code):
-                raise ValueError(f"language: '{code}' is no ISO 639 code such as en or de")
+                raise ValueError(f"language: '{code}' is no ISO 639 code such as en or de{_like(code.lower())}")
+            if code not in _LANGUAGES:
+                raise ValueError(f"language: the model does not know '{code}', nothing would be kept{_like(code)}")
         return codes
+
+
+def _like(code: str) -> str:
+    close = [each for each in _LANGUAGES if each[:1] == code[:1]]
+    return f"; codes that begin with {code[:1]}: {', '.join(close)}" if close else ""
 
 
 @register_lazy("filter", "regex", "littlelm.data.filters.pattern:Pattern")

@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from littlelm.data.filters.configs import LanguageConfig
+from littlelm.data.filters.text import whole_characters
 from littlelm.errors import UserError
 
 _CHARACTERS = 1000  # that are looked at: more change little
@@ -39,5 +40,6 @@ class Language:
 
     def accepts(self, text: str) -> bool:
         """Whether the text is in one of the languages, with enough confidence."""
-        found = self._detector.detect(text[:_CHARACTERS].replace("\n", " "), model="lite", k=1)
+        beginning = whole_characters(text[:_CHARACTERS]).replace("\n", " ")
+        found = self._detector.detect(beginning, model="lite", k=1)
         return bool(found) and found[0]["lang"] in self._languages and found[0]["score"] >= self.config.min_confidence

@@ -11,10 +11,11 @@ from numpy.typing import NDArray
 
 from littlelm.data.filters.configs import NearDuplicatesConfig
 from littlelm.data.filters.duplicates import Mask, split_like
+from littlelm.data.filters.text import whole_characters
 from littlelm.errors import UserError
 
 _SEED = 20_240_701
-_PAIRS = 1 << 18  # candidates compared at a time
+_PAIRS = 1 << 16  # candidates compared at a time: 64 MB of signatures
 
 
 class NearDuplicates:
@@ -41,7 +42,10 @@ class NearDuplicates:
         words, size = text.lower().split(), self.config.ngram_words
         grams = [" ".join(words[start : start + size]) for start in range(max(1, len(words) - size + 1))]
         made = RMinHash(num_perm=self.config.permutations, seed=_SEED)
-        made.update(grams)
+        try:
+            made.update(grams)
+        except UnicodeEncodeError:  # half a surrogate pair is no Unicode text: it becomes U+FFFD, as in tokenizing
+            made.update([whole_characters(gram) for gram in grams])
         return np.array(made.digest(), dtype="<u4").tobytes()
 
     def drop(self, digests: Sequence[NDArray[np.void]], signatures: Sequence[NDArray[np.uint8]]) -> list[Mask]:
@@ -49,6 +53,8 @@ class NearDuplicates:
 
         Similarity is carried on: of a chain of documents, each nearly the next, the first is kept.
         """
+        if sum(map(len, signatures)) == 0:
+            return [np.zeros(0, dtype=np.bool_) for _ in signatures]
         table = np.concatenate([np.ascontiguousarray(each) for each in signatures]).view("<u4")
         root = np.arange(len(table))
         bands, rows = band_shape(self.config.threshold, self.config.permutations)
@@ -98,9 +104,10 @@ def _candidates(band: NDArray[np.uint32]) -> list[tuple[NDArray[np.int64], NDArr
 
 
 def _roots(root: NDArray[np.int64], documents: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The first document of each one's cluster."""
+    """The first document of each one's cluster. Paths are halved on the way: a chain of n takes log n rounds."""
     found = root[documents]
-    while (root[found] != found).any():
+    while ((above := root[found]) != found).any():
+        root[found] = root[above]
         found = root[found]
     root[documents] = found
     return found
