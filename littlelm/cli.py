@@ -263,6 +263,28 @@ def eval_core(
     evaluate_core(model, options, device, dtype, out, cache_dir)
 
 
+@eval_app.command("harness")
+def eval_harness(
+    model: Annotated[
+        Path, typer.Argument(metavar="RUN|HF_DIR", help="a run, a checkpoint, or a Hugging Face directory")
+    ],
+    tasks: Annotated[str, typer.Option(help="tasks or groups of lm-evaluation-harness, separated by commas")],
+    shots: Annotated[int | None, typer.Option(min=0, help="examples before each question; default: the task's")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="documents of each task")] = None,
+    include_path: Annotated[Path | None, typer.Option(help="directory of further task files")] = None,
+    dtype: Annotated[
+        Literal["fp32", "bf16"] | None, typer.Option(help="of the activations; default: the run's, fp32 for HF_DIR")
+    ] = None,
+    device: Annotated[Literal["auto", "cpu", "cuda"], typer.Option(help="auto: CUDA when there is one")] = "auto",
+    out: Annotated[Path | None, typer.Option(help="file of the results; default: below RUN/evals")] = None,
+) -> None:
+    """Tasks of lm-evaluation-harness, over the same engine (needs the extra `eval`)."""
+    from littlelm.commands.evaluate import run_harness
+
+    names = [name.strip() for name in tasks.split(",") if name.strip()]
+    run_harness(model, names, shots, limit, device, dtype, include_path, out)
+
+
 @eval_app.command("compare")
 def eval_compare(
     first: Annotated[Path, typer.Argument(metavar="A", help="a result of `eval core`, or a run that has one")],

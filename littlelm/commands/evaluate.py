@@ -201,3 +201,35 @@ def compare_results(first: Path, second: Path, untruncated: bool, out: Path | No
             console.print(line, markup=False)
     if out is not None:
         draw(results, [str(first), str(second)], out)
+
+
+def run_harness(
+    place: Path, tasks: list[str], shots: int | None, limit: int | None, device: str, dtype: str | None,
+    include_path: Path | None, out: Path | None,
+) -> None:  # fmt: skip
+    """Run tasks of lm-evaluation-harness, print its table, write its results as JSON.
+
+    Raises:
+        UserError: the harness is not installed, or does not know a task.
+    """
+    from littlelm.train.malloc import raise_malloc_thresholds
+
+    raise_malloc_thresholds()
+    from littlelm.evals.harness import LittleLM, run_tasks
+
+    model = LittleLM(place, device=device, dtype=dtype)
+    results, table = run_tasks(model, tasks, shots, limit, include_path)
+    print(table)
+    if model.truncated:
+        print(
+            f"{model.truncated:,} rows lost their beginning, {model.tokens_cut:,} tokens in all, to fit into "
+            f"{model.max_length:,} tokens"
+        )
+    results["little_lm"] = {"rows_cut": model.truncated, "tokens_cut": model.tokens_cut, "context": model.max_length}
+    path = out or place / "evals" / f"harness-{'-'.join(tasks)[:60].replace('/', '_')}.json"
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(results, indent=1, default=str) + "\n", encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{path}: cannot be written: {error.strerror}; give another place with --out") from None
+    print(path)

@@ -48,20 +48,26 @@ class HFTokenizer(Tokenizer):
         self._engine.encode_special_tokens = True  # text that looks like a control token is text
         self.vocab_size = self._engine.get_vocab_size(with_added_tokens=True)
         self.bos_id = self._find_bos(directory)
+        self.bos: str = self._engine.id_to_token(self.bos_id) or ""
+        self.eos_id: int | None = self._find(directory, "eos_token")
         self.fingerprint = hashlib.sha256(raw + f"\nbos {self.bos_id}".encode()).hexdigest()
 
     def _find_bos(self, directory: Path) -> int:
-        configured = _read_json(directory / "tokenizer_config.json").get("bos_token")
-        text = configured.get("content") if isinstance(configured, dict) else configured
-        found = self._engine.token_to_id(text) if isinstance(text, str) else None
+        found = self._find(directory, "bos_token")
         if found is None:
-            found = _read_json(directory / "config.json").get("bos_token_id")
-        if not isinstance(found, int):
             raise UserError(
                 f"{directory}: neither tokenizer_config.json (bos_token) nor config.json (bos_token_id) names the "
                 "token that begins a text; add one"
             )
         return found
+
+    def _find(self, directory: Path, name: str) -> int | None:
+        configured = _read_json(directory / "tokenizer_config.json").get(name)
+        text = configured.get("content") if isinstance(configured, dict) else configured
+        found = self._engine.token_to_id(text) if isinstance(text, str) else None
+        if found is None:
+            found = _read_json(directory / "config.json").get(f"{name}_id")
+        return found if isinstance(found, int) else None
 
     def _encode_array(self, text: str) -> np.ndarray:
         return np.asarray(self._engine.encode(text, add_special_tokens=False).ids, dtype=np.uint32)
