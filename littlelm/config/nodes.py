@@ -23,6 +23,8 @@ _WORDS: dict[str, Any] = {
     "true": True, "True": True, "TRUE": True, "false": False, "False": False, "FALSE": False,
     ".inf": float("inf"), "+.inf": float("inf"), "-.inf": float("-inf"), ".nan": float("nan"),
 }  # fmt: skip
+_NUMBER = re.compile(r"[-+]?[0-9][0-9_]*$|0x[0-9a-fA-F]+$")
+_MAX_DIGITS = 400  # more than any double has; beyond 4,300 Python itself refuses to convert
 _MAX_NODES = 100_000  # a run file has hundreds; this stops exponentially aliased input
 
 
@@ -128,6 +130,8 @@ class _Converter:
         self.open_nodes.add(id(node))
         try:
             if isinstance(node, yaml.ScalarNode):
+                if node.style is None and len(node.value) > _MAX_DIGITS and _NUMBER.match(node.value):
+                    raise self.fail(node, f"a number of {len(node.value)} characters; what was meant?")
                 value = parse_scalar(node.value) if node.style is None else node.value
                 return Node(value, self.origin(node))
             if isinstance(node, yaml.SequenceNode):

@@ -36,6 +36,8 @@ def test_every_value_and_key_knows_its_place():
         ("a: &x {b: 1}\nc:\n  <<: *x", "f.yaml:3:3: merge keys"),
         ("a: &x [*x]", "this alias contains itself"),
         ("? [a]\n: 1", "a key must be a plain word"),
+        ("a:\n  b: " + "9" * 5000, "f.yaml:2:6: a number of 5000 characters"),
+        ("a: " + "[" * 3000, "nested too deeply"),
     ],
 )
 def test_faults_of_syntax_name_their_place(text, message):
