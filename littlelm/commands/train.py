@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
+from littlelm.errors import UserError
 from littlelm.train.configs import load_run
 
 
@@ -49,10 +50,17 @@ def run_training(file: Path, overrides: list[str]) -> int:
                 console.print(
                     f"stopped at step {run.state.step} of {run.total_steps} and saved. To go on: {command_line()}"
                 )
+                ledger.close()
                 return 128 + (interrupt.signal_number or 2)
             print_footer(run, run.last_records.get("eval", {}))
-    finally:
         ledger.close()
+    except BaseException:
+        try:
+            ledger.close()
+        except UserError as second:  # the first error is the one to tell
+            console.print(f"then {second}", markup=False)
+        raise
+    finally:
         distributed.stop()
         lock.release()
     return 0
@@ -60,4 +68,8 @@ def run_training(file: Path, overrides: list[str]) -> int:
 
 def command_line() -> str:
     """The command that started this process, as a user would type it."""
-    return shlex.join(["little-lm", *sys.argv[1:]])
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return shlex.join(["little-lm", *sys.argv[1:]])
+    nodes, processes = os.environ.get("GROUP_WORLD_SIZE", "1"), os.environ.get("LOCAL_WORLD_SIZE", "1")
+    place = "--standalone" if nodes == "1" else f"--nnodes={nodes} <rendezvous options as before>"
+    return f"torchrun {place} --nproc-per-node={processes} -m littlelm.cli {shlex.join(sys.argv[1:])}"

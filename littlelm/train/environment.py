@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import json
 import os
 import platform
 import subprocess
@@ -57,6 +58,26 @@ def _cpu_model() -> str:
     except OSError:
         return platform.processor()
     return platform.processor()
+
+
+def recorded_peak(directory: Path, device: torch.device, dtype: torch.dtype) -> tuple[float, str] | None:
+    """The measured peak (FLOP/s, source) of a run's earlier session on the same hardware in the same dtype, or None.
+
+    A second measurement would give a slightly other figure, and so the utilisation a seam that training has not.
+    """
+    try:
+        earlier: Any = json.loads((directory / "environment.json").read_text(encoding="utf-8"))
+        run, gpus = earlier["run"], [each["name"] for each in earlier["gpus"]]
+        cpu = earlier["cpu"]["model"], earlier["cpu"]["torch_threads"]
+        peak, source = float(run["peak_flops"]), str(run["peak_source"])
+    except (OSError, ValueError, KeyError, TypeError):  # none, or one that says nothing: measure
+        return None
+    if device.type == "cuda":
+        same = bool(gpus) and gpus[0] == torch.cuda.get_device_name(device)
+    else:
+        same = cpu == (_cpu_model(), torch.get_num_threads())
+    kind = str(dtype).removeprefix("torch.")
+    return (peak, source) if same and source.startswith(f"measured {kind} ") else None
 
 
 def describe_environment() -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,7 @@ class TrainingRun:
 
     def state_dict(self) -> dict[str, Any]:
         """What a checkpoint keeps besides tensors."""
+        loss = self.metrics.get("loss")
         return {
             "step": self.state.step,
             "tokens": self.state.tokens,
@@ -135,6 +137,8 @@ class TrainingRun:
             "validation_sha256": self.validation.sha256,
             "vocab_size": self.model.vocab_size,
             "train_rows": self.prepared.train_rows,
+            "compute_dtype": str(self.precision.compute_dtype).removeprefix("torch."),
+            "loss": loss if loss is not None and math.isfinite(loss) else None,
         }
 
     def save_checkpoint(self) -> Path | None:

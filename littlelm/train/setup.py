@@ -17,16 +17,16 @@ from littlelm.callbacks.metrics import read_metrics
 from littlelm.config.load import dump
 from littlelm.data.prepare import prepare
 from littlelm.errors import UserError
-from littlelm.filesystem import write_atomically
+from littlelm.filesystem import write_atomically, writing
 from littlelm.model.configs import TransformerConfig
-from littlelm.plan.flops import flops_per_token
+from littlelm.plan.flops import flops_per_token, formula_of
 from littlelm.plan.memory import activation_bytes_per_row
 from littlelm.plan.peak import peak_of_device
 from littlelm.train import distributed, micro_batch, rng
 from littlelm.train.checkpoint import Checkpoint, latest_checkpoint, load_checkpoint
 from littlelm.train.configs import RunConfig
 from littlelm.train.distributed import World
-from littlelm.train.environment import describe_environment
+from littlelm.train.environment import describe_environment, recorded_peak
 from littlelm.train.ledger import Ledger
 from littlelm.train.resume import check_state, compare_configs
 from littlelm.train.run import TrainingRun, TrainState
@@ -135,7 +135,8 @@ def set_up(config: RunConfig, console: Console, ledger: Ledger, lock: RunLock) -
     saved_rows = checkpoint.state["micro_batch_rows"] if checkpoint is not None else None
     chosen = choose_micro_batch(config, model, runner, world, rows, saved_rows, console)
     with ledger.part("startup"):
-        peak, peak_source = peak_of_device(device, precision.compute_dtype)
+        known = recorded_peak(directory, device, precision.compute_dtype) if checkpoint is not None else None
+        peak, peak_source = known or peak_of_device(device, precision.compute_dtype)
     run = TrainingRun(
         config=config,
         directory=directory,
@@ -171,6 +172,7 @@ def write_environment(run: TrainingRun) -> None:
         "parameters": sum(run.parameters_by_role.values()),
         "parameters_by_role": run.parameters_by_role,
         "flops_per_token": run.flops_per_token,
+        "flops_formula": formula_of(run.config.model),
         "peak_flops": run.peak_flops,
         "peak_source": run.peak_source,
         "precision": run.precision.reason,
@@ -178,7 +180,9 @@ def write_environment(run: TrainingRun) -> None:
         "micro_batch_rows": run.micro_batch_rows,
     }
     text = json.dumps({**describe_environment(), "run": facts}, indent=2) + "\n"
-    write_atomically(run.directory / "environment.json", text.encode())
+    path = run.directory / "environment.json"
+    with writing(path):
+        write_atomically(path, text.encode())
 
 
 def count_by_role(model: Any) -> dict[str, int]:
@@ -237,8 +241,7 @@ def probe_memory(config: RunConfig, runner: StepRunner, world: World, rows: int,
     while True:
         try:
             tokens = torch.zeros((chosen, length), dtype=torch.int64, device=world.device)
-            objective, _ = runner.module(tokens, tokens)
-            objective.backward()
+            runner.probe(tokens, tokens)
             break
         except torch.OutOfMemoryError:
             smaller = micro_batch.next_smaller(rows, chosen)
@@ -277,3 +280,9 @@ def restore(run: TrainingRun, checkpoint: Checkpoint, path: Path) -> None:
         run.ledger.move("train", "lost", seconds_after(run.directory / "metrics.jsonl", checkpoint.state["step"]))
     run.state = TrainState(checkpoint.state["step"], checkpoint.state["tokens"])
     run.saved_step = run.state.step
+    run.metrics = {"loss": checkpoint.state.get("loss")}
+    then, now = checkpoint.state.get("compute_dtype"), run.state_dict()["compute_dtype"]
+    if then not in (None, now):
+        run.console.print(
+            f"changed since the checkpoint: activations are {now}, and were {then}: {run.precision.reason}"
+        )

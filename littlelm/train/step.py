@@ -52,8 +52,8 @@ class StepRunner:
             devices = [world.device.index] if world.device.type == "cuda" else None
             self.runner = DistributedDataParallel(self.module, device_ids=devices, gradient_as_bucket_view=True)
 
-    def _backward(self, inputs: Tensor, targets: Tensor, num_targets: int) -> Tensor:
-        objective, nll = self.runner(inputs, targets)
+    def _backward(self, module: nn.Module, inputs: Tensor, targets: Tensor, num_targets: int) -> Tensor:
+        objective, nll = module(inputs, targets)
         (objective * (self.world.size / num_targets)).backward()
         return nll.detach()
 
@@ -61,23 +61,29 @@ class StepRunner:
         """One forward/backward; gradients add up, and cross ranks on the last one. Returns the nll sum (fp32)."""
         hold = self.runner.no_sync() if isinstance(self.runner, DistributedDataParallel) and not last else None
         with hold or contextlib.nullcontext():
-            if not (self.first and self.compiled):
-                return self._backward(inputs, targets, num_targets)
-            self.first = False
-            try:
-                return self._backward(inputs, targets, num_targets)
-            except torch.OutOfMemoryError:
-                self.first = True
+            nll = self._backward_or_eager(self.runner, inputs, targets, num_targets)
+        self.first = False
+        return nll
+
+    def probe(self, inputs: Tensor, targets: Tensor) -> None:
+        """One forward/backward of this process alone, to see whether it fits: no rank waits for another."""
+        self._backward_or_eager(self.module, inputs, targets, targets.numel())
+
+    def _backward_or_eager(self, module: nn.Module, inputs: Tensor, targets: Tensor, num_targets: int) -> Tensor:
+        """The first pass compiles; where that fails, it and all later ones are eager."""
+        try:
+            return self._backward(module, inputs, targets, num_targets)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            if not (self.first and self.compiled and _is_compile_failure(error)):
                 raise
-            except Exception as error:
-                if not _is_compile_failure(error):
-                    raise
-                lines = str(error).strip().splitlines() or [type(error).__name__]
-                self.say(f"torch.compile failed, going on in eager mode (slower): {type(error).__name__}: {lines[0]}")
-                self.compiled = False
-                self.module.forward_model = self.module.model
-                self.module.zero_grad(set_to_none=True)
-                return self._backward(inputs, targets, num_targets)
+            lines = str(error).strip().splitlines() or [type(error).__name__]
+            self.say(f"torch.compile failed, going on in eager mode (slower): {type(error).__name__}: {lines[0]}")
+            self.compiled = False
+            self.module.forward_model = self.module.model
+            self.module.zero_grad(set_to_none=True)
+        return self._backward(module, inputs, targets, num_targets)
 
 
 def _is_compile_failure(error: BaseException) -> bool:

@@ -11,6 +11,9 @@ import pytest
 from conftest import little_lm
 from safetensors.numpy import load_file
 
+from littlelm.commands.train import run_training
+from littlelm.train.run import TrainingRun
+
 DETERMINISTIC = ("step", "tokens", "loss", "lr", "grad_norm", "momentum", "weight_decay", "bits_per_byte", "text")
 
 
@@ -157,3 +160,20 @@ def test_a_callback_that_comes_before_the_save_misses_no_step(tiny, tmp_path):
     again = little_lm("train", tiny, "--set", "run.steps=10")
     assert again.returncode == 0, again.stderr
     assert (tmp_path / "run" / "counted").read_text().split() == list(map(str, range(1, 11)))
+
+
+def test_what_a_resume_at_the_last_step_and_in_another_dtype_has_to_say(tiny, tmp_path, monkeypatch, capsys):
+    assert run_training(tiny, ["run.steps=2"]) == 0
+    summary = tmp_path / "run" / "summary.json"
+    loss = json.loads(summary.read_text())["loss"]
+    assert loss > 0
+    summary.unlink()  # as if killed just before
+    capsys.readouterr()
+    assert run_training(tiny, ["run.steps=2"]) == 0
+    assert json.loads(summary.read_text())["loss"] == loss
+    assert "activations" not in capsys.readouterr().out
+    # Where the dtype is `auto`, another machine may choose another one.
+    whole = TrainingRun.state_dict
+    monkeypatch.setattr(TrainingRun, "state_dict", lambda run: {**whole(run), "compute_dtype": "bfloat16"})
+    assert run_training(tiny, ["run.steps=3"]) == 0
+    assert "changed since the checkpoint: activations are bfloat16, and were float32" in capsys.readouterr().out

@@ -5,15 +5,17 @@ import os
 import random
 import signal
 import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import torch
 
+from littlelm.commands.train import command_line
 from littlelm.errors import UserError
 from littlelm.train import micro_batch, rng
-from littlelm.train.environment import describe_environment
+from littlelm.train.environment import describe_environment, recorded_peak
 from littlelm.train.interrupt import Interrupt
 from littlelm.train.tensor_file import read_tensors, write_tensors
 
@@ -143,3 +145,29 @@ def test_environment_names_versions_machine_and_commit(tmp_path, monkeypatch):
     assert describe_environment()["git_dirty"] is True
     monkeypatch.setenv("PATH", "")  # no git at all
     assert describe_environment()["git_commit"] is None
+
+
+def test_the_peak_measured_first_stays_while_hardware_and_dtype_do(tmp_path):
+    cpu, fp32 = torch.device("cpu"), torch.float32
+    assert recorded_peak(tmp_path, cpu, fp32) is None
+    source = "measured float32 matrix product, 1 threads"
+    written = {**describe_environment(), "run": {"peak_flops": 5e9, "peak_source": source}}
+    (tmp_path / "environment.json").write_text(json.dumps(written))
+    assert recorded_peak(tmp_path, cpu, fp32) == (5e9, source)
+    assert recorded_peak(tmp_path, cpu, torch.bfloat16) is None
+    for change in ({"model": "another"}, {"torch_threads": 4096}):
+        (tmp_path / "environment.json").write_text(json.dumps(written | {"cpu": written["cpu"] | change}))
+        assert recorded_peak(tmp_path, cpu, fp32) is None
+    (tmp_path / "environment.json").write_text("{torn")
+    assert recorded_peak(tmp_path, cpu, fp32) is None
+
+
+def test_the_command_to_go_on_with_is_the_one_that_was_typed(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["cli.py", "train", "a b.yaml"])
+    monkeypatch.delenv("TORCHELASTIC_RUN_ID", raising=False)
+    assert command_line() == "little-lm train 'a b.yaml'"
+    for name, value in (("TORCHELASTIC_RUN_ID", "x"), ("GROUP_WORLD_SIZE", "1"), ("LOCAL_WORLD_SIZE", "8")):
+        monkeypatch.setenv(name, value)
+    assert command_line() == "torchrun --standalone --nproc-per-node=8 -m littlelm.cli train 'a b.yaml'"
+    monkeypatch.setenv("GROUP_WORLD_SIZE", "2")
+    assert command_line().startswith("torchrun --nnodes=2 <rendezvous options as before> --nproc-per-node=8 -m ")
