@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from littlelm.callbacks.base import Callback, Run
-from littlelm.filesystem import write_atomically
+from littlelm.filesystem import write_atomically, writing
 
 
 def json_line(record: dict[str, Any]) -> str:
@@ -61,8 +61,9 @@ class MetricsCallback(Callback):
     def _rewrite(self, records: list[dict[str, Any]]) -> None:
         if self.file is not None:
             self.file.close()
-        write_atomically(self.path, "".join(map(json_line, records)).encode())
-        self.file = self.path.open("a", encoding="utf-8")
+        with writing(self.path):
+            write_atomically(self.path, "".join(map(json_line, records)).encode())
+            self.file = self.path.open("a", encoding="utf-8")
 
     def _forget(self, kind: str) -> None:
         """Take out the records of a kind at the step we went on from: they come again."""
@@ -74,8 +75,9 @@ class MetricsCallback(Callback):
             return
         if record["step"] == self.start_step and record["kind"] in self.replaceable:
             self._forget(record["kind"])
-        self.file.write(json_line(record))
-        self.file.flush()
+        with writing(self.path):
+            self.file.write(json_line(record))
+            self.file.flush()
 
     def on_end(self, run: Run) -> None:
         if self.file is not None:

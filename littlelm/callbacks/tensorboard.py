@@ -8,6 +8,7 @@ import types
 from typing import Any
 
 from littlelm.callbacks.base import Callback, Run
+from littlelm.filesystem import writing
 
 _STAMPS = {"kind", "step", "tokens", "seconds"}
 
@@ -33,11 +34,17 @@ class TensorBoardCallback(Callback):
     def on_start(self, run: Run) -> None:
         if run.is_main:
             # Points after the step we go on from were written by a process that was killed: they come again.
-            self.writer = summary_writer_class()(str(run.directory / "tensorboard"), purge_step=run.state.step + 1)
+            self.directory = run.directory / "tensorboard"
+            with writing(self.directory):
+                self.writer = summary_writer_class()(str(self.directory), purge_step=run.state.step + 1)
 
     def on_record(self, run: Run, record: dict[str, Any]) -> None:
         if self.writer is None or not self.wants(run, record):
             return
+        with writing(self.directory):
+            self._write(record)
+
+    def _write(self, record: dict[str, Any]) -> None:
         kind, step = record["kind"], record["step"]
         for key, value in record.items():
             if key in _STAMPS or isinstance(value, bool):
@@ -49,8 +56,9 @@ class TensorBoardCallback(Callback):
 
     def on_end(self, run: Run) -> None:
         if self.writer is not None:
-            self.writer.close()
-            self.writer = None
+            writer, self.writer = self.writer, None
+            with writing(self.directory):
+                writer.close()
 
     def on_error(self, run: Run, error: BaseException) -> None:
         self.on_end(run)

@@ -160,9 +160,13 @@ def _read_json(path: Path) -> dict[str, Any]:
 def read_run(path: Path) -> RunContents:
     """Read a run directory, finished or not. Raises UserError when it is none, or holds a damaged file."""
     directory = find_run_directory(path)
+    try:
+        config_text = (directory / "config.yaml").read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{directory / 'config.yaml'}: cannot be read: {error}") from None
     contents = RunContents(
         directory,
-        config_text=(directory / "config.yaml").read_text(encoding="utf-8"),
+        config_text=config_text,
         environment=_read_json(directory / "environment.json"),
         sessions=_read_json(directory / "ledger.json").get("sessions", []),
         records=read_metrics(directory / "metrics.jsonl"),

@@ -7,7 +7,7 @@ from pathlib import Path
 from string import Template
 
 from littlelm import __version__
-from littlelm.filesystem import write_atomically
+from littlelm.filesystem import write_atomically, writing
 from littlelm.report import sections
 from littlelm.report.config_listing import listing
 from littlelm.report.contents import RunContents, read_run
@@ -47,5 +47,7 @@ def write_report(run_directory: Path) -> Path:
     """
     run = read_run(Path(run_directory))
     path = run.directory / "report.html"
-    write_atomically(path, render(run).encode())
+    page = render(run).encode()
+    with writing(path):
+        write_atomically(path, page)
     return path

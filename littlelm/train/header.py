@@ -6,7 +6,7 @@ import json
 import os
 from typing import Any
 
-from littlelm.filesystem import write_atomically
+from littlelm.filesystem import write_atomically, writing
 from littlelm.train.run import TrainingRun
 from littlelm.units import flops, human
 
@@ -51,7 +51,9 @@ def write_summary(run: TrainingRun, evaluation: dict[str, Any]) -> None:
         "seconds": run.ledger.elapsed_seconds(),
         "usd": None if run.usd_per_hour is None else run.ledger.usd(),
     }
-    write_atomically(run.directory / "summary.json", json.dumps(summary, indent=2).encode() + b"\n")
+    path = run.directory / "summary.json"
+    with writing(path):
+        write_atomically(path, json.dumps(summary, indent=2).encode() + b"\n")
 
 
 def print_footer(run: TrainingRun, evaluation: dict[str, Any]) -> None:

@@ -63,7 +63,10 @@ class Trainer:
                 write_summary(run, run.last_records.get("eval", {}))
         except BaseException as error:
             for callback in self.ordered:
-                callback.on_error(run, error)
+                try:
+                    callback.on_error(run, error)
+                except Exception as second:  # the first error is the one to tell
+                    run.console.print(f"then {type(callback).__name__}.on_error failed too: {second}", markup=False)
             raise
         finally:
             self.batches.close()

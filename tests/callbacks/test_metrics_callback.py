@@ -2,11 +2,14 @@
 
 import json
 import math
+from pathlib import Path
 
+import pytest
 from fake_run import FakeRun
 
 from littlelm.callbacks.configs import MetricsConfig
 from littlelm.callbacks.metrics import MetricsCallback, read_metrics, records_up_to
+from littlelm.errors import UserError
 
 
 def lines(directory):
@@ -109,3 +112,10 @@ def test_other_processes_write_nothing(tmp_path):
 
 def test_records_up_to_zero_keeps_nothing_of_a_run_that_starts_over():
     assert records_up_to([{"kind": "train", "step": 1}, {"kind": "eval", "step": 1}], 0) == []
+
+
+def test_a_full_disk_is_a_user_error(tmp_path):
+    run, callback = start(tmp_path)
+    callback.file = Path("/dev/full").open("w")
+    with pytest.raises(UserError, match=r"metrics.jsonl: cannot be written: No space left on device"):
+        callback.on_record(run, run.advance(1))

@@ -1,14 +1,18 @@
 """TensorBoard files: every number a curve, no double points after a restart, no TensorFlow."""
 
+import errno
 import math
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
+import pytest
 from fake_run import FakeRun
 
 from littlelm.callbacks.configs import TensorBoardConfig
 from littlelm.callbacks.tensorboard import TensorBoardCallback
+from littlelm.errors import UserError
 
 
 def start(tmp_path, step=0, **options):
@@ -85,3 +89,16 @@ def test_an_installed_tensorflow_is_not_imported(tmp_path):
     )
     assert done.returncode == 0, done.stderr
     assert list((tmp_path / "events").iterdir())
+
+
+def test_a_full_disk_is_a_user_error(tmp_path):
+    def full(*arguments):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    run, callback = start(tmp_path)
+    callback.on_end(run)
+    callback.writer = SimpleNamespace(add_scalar=full, close=full)
+    for call in (lambda: callback.on_record(run, run.advance(1)), lambda: callback.on_end(run)):
+        with pytest.raises(UserError, match=r"tensorboard: cannot be written: No space left on device"):
+            call()
+    callback.on_error(run, RuntimeError())  # nothing is left to close

@@ -10,6 +10,11 @@ from pathlib import Path
 import pytest
 from conftest import little_lm
 
+from littlelm.commands.train import run_training
+from littlelm.errors import UserError
+from littlelm.train.ledger import Ledger
+from littlelm.train.trainer import Trainer
+
 
 @pytest.mark.parametrize(
     ("override", "expected"),
@@ -166,3 +171,17 @@ def test_a_plugin_given_on_the_command_line_is_loaded(tiny, tmp_path):
     done = little_lm("config", "show", tiny, "--set", "plugins=[mine.py]", "--set", "scheduler=flat", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert "name: flat" in done.stdout
+
+
+def test_a_ledger_that_cannot_be_closed_does_not_hide_the_first_error(tiny, monkeypatch, capsys):
+    def fail(*arguments):
+        raise RuntimeError("the first error")
+
+    def full(ledger):
+        raise UserError("ledger.json: cannot be written: no space left")
+
+    monkeypatch.setattr(Trainer, "train", fail)
+    monkeypatch.setattr(Ledger, "close", full)
+    with pytest.raises(RuntimeError, match="the first error"):
+        run_training(tiny, [])
+    assert "then ledger.json: cannot be written: no space left" in capsys.readouterr().out

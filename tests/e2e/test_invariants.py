@@ -108,6 +108,8 @@ class Fragile(Callback):
     phase = Callback.EVALUATE
     def on_due(self, run):
         raise RuntimeError("the evaluation broke")
+    def on_error(self, run, error):
+        raise OSError("and so does tidying up")
 """
 
 
@@ -117,7 +119,8 @@ def test_checkpoint_before_eval(tiny, tmp_path):
     tiny.write_text("plugins: [fragile.py]\n" + tiny.read_text() + "  fragile: {every: 10}\n")
     done = little_lm("train", tiny)
     assert done.returncode == 1
-    assert "the evaluation broke" in done.stderr
+    assert done.stderr.splitlines()[-1] == "RuntimeError: the evaluation broke"  # the first error is the one told
+    assert "then Fragile.on_error failed too: and so does tidying up" in done.stdout
     assert (tmp_path / "run" / "checkpoints" / "step-00000010" / "model.safetensors").exists()
     # Nor at the end of a run that saves at no other time.
     end = [f"run.dir={tmp_path}/end", "callbacks.checkpoint=false", "run.steps=3", "callbacks.fragile.every=3"]

@@ -1,5 +1,6 @@
 """report.html: self-contained, true to the run's files, and written whatever state the run is in."""
 
+import errno
 import json
 import re
 from html.parser import HTMLParser
@@ -329,3 +330,12 @@ def test_roles_that_share_a_learning_rate_share_a_curve():
 )  # fmt: skip
 def test_numbers_read_as_people_write_them(text, wanted):
     assert text == wanted
+
+
+def test_a_report_that_cannot_be_written_is_a_user_error(run, monkeypatch):
+    def full(path, data):
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("littlelm.report.write.write_atomically", full)
+    with pytest.raises(UserError, match=r"report.html: cannot be written: No space left on device"):
+        write_report(run)
