@@ -196,7 +196,7 @@ class Bundle:
             except OSError as error:
                 missing = isinstance(error, FileNotFoundError)
                 raise UserError(
-                    f"{self._place(task)}: {'no such file' if missing else error.strerror}, but core.yaml names it for "
+                    f"{self._place(task)}: {'no such file' if missing else error.strerror}, but it is named for "
                     f"the task {task.label}; the bundle is not whole, get it again"
                 ) from None
         return self._raw[task.path]

@@ -17,6 +17,7 @@ from littlelm.errors import UserError
 from littlelm.evals.core.packs import RowTokens, plan_packs
 
 _ACCURACY = 0.3  # assumed of every task: the plan must not depend on the model
+_SAMPLE = 400  # items from which a task's cost is known well enough
 _LEAST = 30  # items of a task, so that its standard error means something
 
 
@@ -37,11 +38,18 @@ def choose_items(rows: RowTokens, budget: float) -> NDArray[np.int64]:
     prepared = rows.prepared
     bounds = prepared.task_items
     counts = np.diff(bounds)
-    cost = np.array([_cost(rows, int(bounds[t]), int(bounds[t + 1])) for t in range(len(counts))])  # tokens an item
+    cost = np.array([_cost(rows, int(bounds[t]), int(bounds[t + 1]), _SAMPLE) for t in range(len(counts))])
+    # Questions on one text share it in the full evaluation, and are mostly alone in a sample of it.
+    shared = np.array(
+        [
+            cost[t] if task.shots else _cost(rows, int(bounds[t]), int(bounds[t + 1]), int(counts[t]))
+            for t, task in enumerate(prepared.tasks)
+        ]
+    )
     deviation = np.array(
         [math.sqrt(_ACCURACY * (1 - _ACCURACY)) / (1 - task.baseline_v1 / 100) for task in prepared.tasks]
     )
-    taken = allocate(counts, cost, deviation, budget * float((cost * counts).sum()))
+    taken = allocate(counts, cost, deviation, budget * float((shared * counts).sum()))
     return np.concatenate([np.arange(first, first + count) for first, count in zip(bounds[:-1], taken, strict=True)])
 
 
@@ -63,7 +71,7 @@ def allocate(
     return np.floor(np.clip(low * weight, least, counts) + 1e-9).astype(np.int64)
 
 
-def _cost(rows: RowTokens, first: int, last: int) -> float:
-    """Tokens fed per item of a task, sharing counted, from at most a few hundred of its items."""
-    sample = range(first, min(last, first + 400))
+def _cost(rows: RowTokens, first: int, last: int, most: int) -> float:
+    """Tokens fed per item of a task, sharing counted, from at most `most` of its items."""
+    sample = range(first, min(last, first + most))
     return sum(pack.cost for pack in plan_packs(rows, sample, 2**14)) / len(sample)

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from littlelm.errors import UserError
-from littlelm.evals.configs import CoreEvalConfig
-from littlelm.evals.core.bundle import Bundle, open_bundle
+from littlelm.evals.configs import CoreEvalConfig, JsonlEvalConfig
+from littlelm.evals.core.bundle import Bundle, Files, Task, open_bundle
 from littlelm.evals.core.cuts import Cuts, cut_rows
 from littlelm.evals.core.engine import PACK_TOKENS, evaluation_mode, longer_context, run_packs
 from littlelm.evals.core.estimate import choose_items
@@ -46,8 +46,8 @@ class CoreEvaluation:
         config: what to evaluate and how.
     """
 
-    def __init__(self, config: CoreEvalConfig):
-        self.config = config
+    def __init__(self, config: CoreEvalConfig | JsonlEvalConfig):
+        self.config: Any = config
         self._ready: Ready | None = None
         self._plans: dict[int, list[Pack]] = {}
 
@@ -66,14 +66,7 @@ class CoreEvaluation:
         """
         started = time.perf_counter()
         config = self.config
-        if config.bundle is None:
-            raise UserError(
-                "no bundle is given: name a directory, a zip or a URL with its sha256 in nanochat's layout "
-                "(its eval_bundle.zip), with `--bundle` or the key `bundle`"
-            )
-        bundle = open_bundle(config.bundle, cache_dir, config.sha256, say)
-        if config.tasks is not None:
-            bundle = bundle.select(config.tasks)
+        bundle = self._open(cache_dir, say)
         limit = min(context, config.max_length or context)
         prepared = prepare_rows(bundle, tokenizer, cache_dir, config.max_per_task, say)
         cuts = cut_rows(prepared, limit, config.policy, tokenizer.token_bytes)
@@ -85,6 +78,16 @@ class CoreEvaluation:
         self._tokenizer = tokenizer
         self._ready = Ready(bundle, prepared, cuts, rows, items, limit, time.perf_counter() - started)
         return self._ready
+
+    def _open(self, cache_dir: Path, say: Say) -> Bundle:
+        config = self.config
+        if config.bundle is None:
+            raise UserError(
+                "no bundle is given: name a directory, a zip or a URL with its sha256 in nanochat's layout "
+                "(its eval_bundle.zip), with `--bundle` or the key `bundle`"
+            )
+        bundle = open_bundle(config.bundle, cache_dir, config.sha256, say)
+        return bundle if config.tasks is None else bundle.select(config.tasks)
 
     def evaluate(
         self,
@@ -127,7 +130,7 @@ class CoreEvaluation:
         whole = len(ready.items) == ready.prepared.num_items
         return {
             **described,
-            "bundle": self.config.bundle,
+            "bundle": ready.bundle.files.where,
             "bundle_fingerprint": ready.bundle.fingerprint,
             "tokenizer_fingerprint": self._tokenizer.fingerprint,
             "max_per_task": self.config.max_per_task,
@@ -172,6 +175,17 @@ class CoreEvaluation:
                 progress(done, total)
                 before = now
         return decisions, costs
+
+
+class JsonlEvaluation(CoreEvaluation):
+    """The evaluation `jsonl`: one task of the user's own, in a file."""
+
+    def _open(self, cache_dir: Path, say: Say) -> Bundle:
+        config: JsonlEvalConfig = self.config
+        path = Path(config.file).expanduser()
+        guessing = (config.baseline, config.baseline)
+        task = Task(config.label, config.type, config.shots, config.delimiter, *guessing, path.name)
+        return Bundle(Files(path.parent), [task])
 
 
 def decide(prepared: PreparedRows, items: NDArray[np.int64], scores: TokenScores) -> dict[int, Decision]:

@@ -8,8 +8,10 @@ import pytest
 import torch
 from core_bundles import tiny_model, write_bundle
 
+from littlelm import registry
 from littlelm.errors import UserError
-from littlelm.evals.configs import CoreEvalConfig
+from littlelm.evals.configs import CoreEvalConfig, JsonlEvalConfig
+from littlelm.evals.core import estimate
 from littlelm.evals.core.compare import compare, holm, mcnemar
 from littlelm.evals.core.estimate import allocate
 from littlelm.evals.core.evaluate import CoreEvaluation
@@ -171,22 +173,40 @@ def test_mcnemar_and_holm_give_the_published_numbers():
     np.testing.assert_allclose(holm(np.array([0.01, 0.04, 0.03, 0.005])), [0.03, 0.06, 0.06, 0.02])
 
 
-def test_an_estimate_keeps_the_prompts_of_the_full_run(place):
+def test_an_estimate_keeps_the_prompts_of_the_full_run(place, monkeypatch):
+    monkeypatch.setattr(estimate, "_LEAST", 2)
     model = tiny_model(257, context=4096)
     whole, part = evaluate(place, model), evaluate(place, model, budget=0.5)
-    assert part.name == "core" if part.settings["budget"] is None else "core_est"
-    keys = {
-        key: (correct, losses)
-        for *key, correct, losses in zip(
-            *(whole.records[c] for c in ("task", "line", "correct", "losses")), strict=True
-        )
-        for key in [tuple(key)]
-    }
-    for task, line, correct, losses in zip(
-        *(part.records[c] for c in ("task", "line", "correct", "losses")), strict=True
-    ):
-        assert keys[task, line][0] == correct
-        np.testing.assert_allclose(keys[task, line][1], losses, atol=1e-5)
+    assert (whole.name, part.name) == ("core", "core_est")
+    assert 6 * 2 <= len(part.records["task"]) < len(whole.records["task"])
+    columns = ("task", "line", "chosen", "losses")
+    known = {(task, line): rest for task, line, *rest in zip(*(whole.records[c] for c in columns), strict=True)}
+    for task, line, chosen, losses in zip(*(part.records[c] for c in columns), strict=True):
+        assert known[task, line][0] == chosen
+        np.testing.assert_allclose(known[task, line][1], losses, atol=1e-5)
+
+
+def test_the_error_of_an_estimate_is_that_of_a_part_of_a_finite_whole(place, monkeypatch):
+    monkeypatch.setattr(estimate, "_LEAST", 2)
+    part = evaluate(place, tiny_model(257, context=4096), budget=0.5)
+    for task in part.tasks:
+        alone = math.sqrt(task.accuracy * (1 - task.accuracy) / (task.n - 1))
+        assert task.error == pytest.approx(alone * math.sqrt(1 - task.n / task.of))
+    assert any(task.error > 0 for task in part.tasks)
+
+
+def test_a_file_of_the_users_own_is_an_evaluation(place, model, result):
+    config = JsonlEvalConfig(
+        file=str(place[0] / "eval_data/some/arc_easy.jsonl"), type="choice", shots=3, delimiter="\nAnswer: ",
+        baseline=25.0, label="mine",
+    )  # fmt: skip
+    evaluation = registry.build(config)
+    evaluation.prepare(ByteTokenizer(), 300, place[1])
+    found = evaluation.evaluate(model)
+    same = next(task for task in result.tasks if task.label == "arc_easy")
+    assert (found.tasks[0].label, found.tasks[0].accuracy, found.core[0]) == ("mine", same.accuracy, same.centred[0])
+    with pytest.raises(UserError, match=r"nowhere\.jsonl: no such file"):
+        registry.build(JsonlEvalConfig(file="nowhere.jsonl", type="lm")).prepare(ByteTokenizer(), 300, place[1])
 
 
 def test_an_estimate_spends_its_budget_where_it_tells_most():
@@ -196,12 +216,6 @@ def test_an_estimate_spends_its_budget_where_it_tells_most():
     assert taken[2] / taken[1] == pytest.approx(math.sqrt(10), rel=0.02)
     assert 0.98 < (taken * cost).sum() / 200_000 <= 1.0
     assert allocate(counts, cost, np.ones(3), 1e12).tolist() == counts.tolist()
-
-
-def test_the_error_of_an_estimate_is_that_of_a_part_of_a_finite_whole(result):
-    assert result.settings["budget"] is None
-    whole = [task for task in result.tasks if task.n == task.of]
-    assert len(whole) == len(result.tasks) and all(task.error > 0 for task in whole if 0 < task.accuracy < 1)
 
 
 def test_a_picture_shows_several_results(result, tmp_path):
