@@ -132,9 +132,11 @@ class RunContents:
 
 
 def find_run_directory(path: Path) -> Path:
-    """The run directory for itself or one of its checkpoints. Raises UserError for anything else."""
+    """The run directory for itself, its checkpoints/ or one of these. Raises UserError for anything else."""
     if path.parent.name == "checkpoints" and (path / "manifest.json").is_file():
-        path = path.parent.parent
+        path = path.parent
+    if path.name == "checkpoints" and not (path / "config.yaml").exists():
+        path = path.parent
     if not path.is_dir():
         raise UserError(f"{path}: no such run directory; `little-lm train FILE` makes one under runs/")
     if not (path / "config.yaml").is_file():

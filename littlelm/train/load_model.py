@@ -31,7 +31,7 @@ class LoadedModel:
 def resolve_checkpoint(path: Path) -> tuple[Path, Path]:
     """(run directory, checkpoint) for a run directory or one of its checkpoints. Raises UserError for neither."""
     path = path.resolve()
-    if path.name == "checkpoints" and path.is_dir():
+    if path.name == "checkpoints" and path.is_dir() and not (path / "config.yaml").exists():  # else a run of that name
         path = path.parent
     if (path / "manifest.json").is_file():
         return path.parent.parent, path

@@ -254,7 +254,7 @@ def test_the_report_of_a_checkpoint_is_that_of_its_run(run):
     checkpoint = run / "checkpoints" / "step-00000020"
     checkpoint.mkdir(parents=True)
     (checkpoint / "manifest.json").write_text("{}")
-    assert write_report(checkpoint) == run / "report.html"
+    assert write_report(checkpoint) == write_report(checkpoint.parent) == run / "report.html"
 
 
 def test_the_same_run_gives_the_same_bytes(run):
