@@ -60,6 +60,13 @@ def test_lm_whose_continuation_melts_into_the_context_is_an_error_naming_the_ite
         rows(gpt2, "lm", {"context": "Ans", "continuation": "wer"}, delimiter="")
 
 
+def test_lm_whose_continuation_has_no_tokens_at_all_is_an_error():
+    # Some vocabularies of others have no token for a byte, and drop it.
+    task, row = Task("t", "lm", 0, " ", 0, 0, "t.jsonl"), np.array([0, 5, 6], dtype=np.uint32)
+    with pytest.raises(UserError, match="t, item 3"):
+        spans_of(task, [row], row, "t, item 3")
+
+
 def test_the_span_of_a_schema_is_the_common_end(gpt2):
     item = {"context_options": ["The cup because the cup", "The cup because it"], "continuation": "broke.", "gold": 0}
     found = rows(gpt2, "schema", item)
