@@ -52,6 +52,7 @@ def main() -> None:
     parser.add_argument("--task", action="append", help="only this task; may be repeated")
     parser.add_argument("--max-length", type=int, default=2048)
     parser.add_argument("--pack-tokens", type=int)
+    parser.add_argument("--grain", type=int, default=4, help="lengths are multiples of this many tokens")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument(
         "--clock",
@@ -99,7 +100,7 @@ def main() -> None:
         begin = int(prepared.task_items[number])
         items = np.arange(begin, min(begin + arguments.items, int(prepared.task_items[number + 1])))
         started = clock()
-        packs = plan_packs(rows, items.tolist(), pack_tokens)
+        packs = plan_packs(rows, items.tolist(), pack_tokens, arguments.grain)
         run = run_packs(subject.model, rows, packs, pad_id=subject.tokenizer.bos_id)
         decisions = decide(prepared, items, run.scores)
         packed = clock() - started

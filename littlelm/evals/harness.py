@@ -31,8 +31,8 @@ except ImportError:
 
 from littlelm.evals.core.bundle import Task
 from littlelm.evals.core.cuts import Cuts
-from littlelm.evals.core.engine import PACK_TOKENS, run_packs
-from littlelm.evals.core.packs import RowTokens, plan_packs
+from littlelm.evals.core.engine import GRAINS, PACK_TOKENS, run_packs
+from littlelm.evals.core.packs import GRAIN, RowTokens, plan_packs
 from littlelm.evals.core.prepared import PreparedRows
 from littlelm.evals.core.spans import Tokens
 from littlelm.inference import generate
@@ -166,8 +166,9 @@ class LittleLM(TemplateLM):  # type: ignore[misc]  # the harness has no types
         """(log-likelihood of the continuation, whether it is what greedy decoding gives) of each request."""
         rows, crops = rows_of_requests([(given, continuation) for _, given, continuation in requests], self.max_length)
         self._count(crops)
-        size = PACK_TOKENS.get(self.model.head_weight.device.type, PACK_TOKENS["cpu"])
-        packs = plan_packs(rows, range(rows.prepared.num_items), size)
+        device = self.model.head_weight.device.type
+        size = PACK_TOKENS.get(device, PACK_TOKENS["cpu"])
+        packs = plan_packs(rows, range(rows.prepared.num_items), size, GRAINS.get(device, GRAIN))
         scores = run_packs(self.model, rows, packs, pad_id=self.text.bos_id).scores
         answers: list[tuple[float, bool]] = [(0.0, True)] * len(requests)  # an empty continuation is certain
         for place, row in enumerate(scores.rows.tolist()):

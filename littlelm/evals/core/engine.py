@@ -25,6 +25,9 @@ from littlelm.model.embeddings import rotary_tables
 PACK_TOKENS = {"cpu": 2048, "cuda": 65536}
 """Tokens of a pack: enough to fill the device, few enough that packs end together."""
 
+GRAINS = {"cpu": 4, "cuda": 16}
+"""Lengths are multiples of it: a CPU is as fast on small matrices (from 64 rows on), a GPU wants many alike."""
+
 _LOGITS = {"cpu": 2**24, "cuda": 2**28}  # logits that are in memory at one time
 
 

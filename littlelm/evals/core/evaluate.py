@@ -15,9 +15,9 @@ from littlelm.errors import UserError
 from littlelm.evals.configs import CoreEvalConfig, JsonlEvalConfig
 from littlelm.evals.core.bundle import Bundle, Files, Task, open_bundle
 from littlelm.evals.core.cuts import Cuts, cut_rows
-from littlelm.evals.core.engine import PACK_TOKENS, evaluation_mode, longer_context, run_packs
+from littlelm.evals.core.engine import GRAINS, PACK_TOKENS, evaluation_mode, longer_context, run_packs
 from littlelm.evals.core.estimate import choose_items
-from littlelm.evals.core.packs import Pack, RowTokens, plan_packs
+from littlelm.evals.core.packs import GRAIN, Pack, RowTokens, plan_packs
 from littlelm.evals.core.prepared import PreparedRows, prepare_rows
 from littlelm.evals.core.reference import evaluate_reference
 from littlelm.evals.core.results import CoreResult, costs_by_task, summarise
@@ -114,7 +114,7 @@ class CoreEvaluation:
             decisions, costs = self._reference(model, ready, progress)
         else:
             if size not in self._plans:
-                self._plans[size] = plan_packs(ready.rows, ready.items.tolist(), size)
+                self._plans[size] = plan_packs(ready.rows, ready.items.tolist(), size, GRAINS.get(device, GRAIN))
             packs = self._plans[size]
             seconds["plan"] = time.perf_counter() - started
             run = run_packs(model, ready.rows, packs, pad_id=self._tokenizer.bos_id, world=world, progress=progress)

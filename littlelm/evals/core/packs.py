@@ -2,7 +2,7 @@
 
 A pack is one prefix length, some families and their tails. The rows of a family share their first tokens: those are
 computed once, kept as keys and values, and every different tail continues them. A prefix is rounded down to a multiple
-of GRAIN, so that families of one length are computed side by side without padding in front, and there are few shapes;
+of a grain, so that families of one length are computed side by side without padding in front, and there are few shapes;
 what is left of it is repeated in every tail. Tails are padded behind, which a causal model cannot see.
 
 The last token of a row is predicted and never read, so options of one token (A, B, C, D) are one row.
@@ -24,7 +24,9 @@ from littlelm.evals.core.cuts import Cuts
 from littlelm.evals.core.prepared import PreparedRows
 from littlelm.evals.core.spans import Tokens, common_prefix
 
-GRAIN = 16  # tokens; lengths of prefixes and tails are multiples
+GRAIN = 16
+"""Lengths of prefixes and tails are multiples of this many tokens, unless told otherwise."""
+
 _OVERHEAD = 16  # tokens that a prefix of its own must save at least: two passes cost more than one
 _SAME_TEXT = 48  # first tokens by which items of a task without examples are taken to share a text
 _MAX_FAMILY = 64  # rows
@@ -82,16 +84,17 @@ class RowTokens:
         return bool(self.start[row] >= self.length[row])
 
 
-def plan_packs(rows: RowTokens, items: Iterable[int], pack_tokens: int) -> list[Pack]:
+def plan_packs(rows: RowTokens, items: Iterable[int], pack_tokens: int, grain: int = GRAIN) -> list[Pack]:
     """Packs of about `pack_tokens` for some items, the costliest first, so that processes end together.
 
-    Rows with an empty span are in no pack: there is nothing to compute.
+    Rows with an empty span are in no pack: there is nothing to compute. A small `grain` repeats and pads fewer tokens,
+    a large one gives fewer shapes and more families of one length, side by side.
     """
     groups: dict[int, list[Family]] = defaultdict(list)
     for members in _gather(rows, items):
-        for family in _families(rows, members):
+        for family in _families(rows, members, grain):
             groups[family.prefix].append(family)
-    packs = [pack for prefix in sorted(groups) for pack in _fill(rows, prefix, groups[prefix], pack_tokens)]
+    packs = [pack for prefix in sorted(groups) for pack in _fill(rows, prefix, groups[prefix], pack_tokens, grain)]
     return sorted(packs, key=lambda pack: -pack.cost)
 
 
@@ -121,7 +124,7 @@ def _gather(rows: RowTokens, items: Iterable[int]) -> list[list[int]]:
     return gathered
 
 
-def _families(rows: RowTokens, members: Sequence[int]) -> list[Family]:
+def _families(rows: RowTokens, members: Sequence[int], grain: int) -> list[Family]:
     """Split rows, sorted by their tokens, into families such that the fewest tokens are computed."""
     tokens = {row: rows.row(row)[:-1] for row in members}  # the last is never read
     ordered = sorted(members, key=lambda row: (tokens[row].astype(">u4").tobytes(), row))
@@ -144,7 +147,7 @@ def _families(rows: RowTokens, members: Sequence[int]) -> list[Family]:
         for begin in range(end - 2, -1, -1):
             prefix = min(prefix, allowed[begin], shared[begin])
             total += len(tokens[fed[begin]])
-            rounded = prefix // GRAIN * GRAIN
+            rounded = prefix // grain * grain
             if rounded == 0:
                 break
             cost = rounded + total - (end - begin) * rounded + _OVERHEAD
@@ -161,33 +164,34 @@ def _families(rows: RowTokens, members: Sequence[int]) -> list[Family]:
     return families
 
 
-def _fill(rows: RowTokens, prefix: int, families: list[Family], pack_tokens: int) -> list[Pack]:
+def _fill(rows: RowTokens, prefix: int, families: list[Family], pack_tokens: int, grain: int) -> list[Pack]:
     """Packs of families of one prefix length, longest tails together."""
     longest = {family: max(int(rows.length[row]) - 1 - prefix for row in family.fed) for family in families}
     packs: list[Pack] = []
     held: list[Family] = []
     for family in sorted(families, key=lambda family: (-longest[family], family.fed)):
-        if held and _cost(rows, prefix, [*held, family], longest[held[0]]) > pack_tokens:
-            packs.append(_pack(rows, prefix, held, longest[held[0]]))
+        if held and _cost(rows, prefix, [*held, family], longest[held[0]], grain) > pack_tokens:
+            packs.append(_pack(rows, prefix, held, longest[held[0]], grain))
             held = []
         held.append(family)
     if held:
-        packs.append(_pack(rows, prefix, held, longest[held[0]]))
+        packs.append(_pack(rows, prefix, held, longest[held[0]], grain))
     return packs
 
 
-def _tail(rows: RowTokens, prefix: int, longest: int) -> int:
-    rounded = -(-longest // GRAIN) * GRAIN
+def _tail(rows: RowTokens, prefix: int, longest: int, grain: int) -> int:
+    rounded = -(-longest // grain) * grain
     return rounded if rows.limit is None else max(longest, min(rounded, rows.limit - prefix))
 
 
-def _cost(rows: RowTokens, prefix: int, families: Sequence[Family], longest: int) -> int:
+def _cost(rows: RowTokens, prefix: int, families: Sequence[Family], longest: int, grain: int) -> int:
     tails = sum(len(family.fed) for family in families)
-    return len(families) * prefix + tails * _tail(rows, prefix, longest)
+    return len(families) * prefix + tails * _tail(rows, prefix, longest, grain)
 
 
-def _pack(rows: RowTokens, prefix: int, families: list[Family], longest: int) -> Pack:
-    return Pack(prefix, tuple(families), _tail(rows, prefix, longest), _cost(rows, prefix, families, longest))
+def _pack(rows: RowTokens, prefix: int, families: list[Family], longest: int, grain: int) -> Pack:
+    tail, cost = _tail(rows, prefix, longest, grain), _cost(rows, prefix, families, longest, grain)
+    return Pack(prefix, tuple(families), tail, cost)
 
 
 def naive_tokens(rows: RowTokens, items: NDArray[np.int64]) -> int:
