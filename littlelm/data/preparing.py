@@ -19,6 +19,7 @@ from littlelm.data.sources.base import Source
 from littlelm.errors import UserError
 from littlelm.tokenizers.base import Tokenizer
 
+_BANDWIDTH = 125e6  # bytes a second, for the time that is said beforehand
 _SPARE = 1.003  # tokens prepared beyond the run's, for padding and held-out documents
 _CROP_SPARE = 2.5  # for a packing that throws tokens away
 
@@ -76,7 +77,7 @@ def check_all_room(state: Preparing) -> None:
         need = remaining_need(shards, missing, needed_tokens(state, index), itemsize, state.pipeline.workers.count)
         table = Table(box=None, show_header=False)
         for what, amount in need.lines():
-            table.add_row(f"  {what}", amount)
+            table.add_row(f"  {what}", f"{amount} at 1 Gbit/s" if what == "time to download" else amount)
         state.console.print(f"{state.data.source_ids[index]} needs")
         state.console.print(table)
         check_disk(need, state.cache, getattr(shards.source, "keep_raw", True))
@@ -97,6 +98,7 @@ def remaining_need(
         bytes_per_token=bytes_per_token,
         tokens_per_raw_byte=there / raw if there else None,
         held_out=None if (held := shards.source.held_out()) is None else _Files(held, held.remotes()),  # type: ignore[attr-defined]
+        bandwidth=_BANDWIDTH,
         workers=workers,
     )
 
