@@ -8,12 +8,9 @@ import torch
 from core_bundles import tiny_model
 
 from littlelm.errors import UserError
+from littlelm.evals.harness import LittleLM, run_tasks
 from littlelm.inference import generate
 from littlelm.tokenizers.byte import ByteTokenizer
-
-pytest.importorskip("lm_eval", reason="the extra `eval` is not installed")
-
-from littlelm.evals.harness import LittleLM, run_tasks
 
 TASK = """
 task: little_letters
