@@ -76,6 +76,7 @@ class HubServer:
     directories: dict[str, Path] = field(default_factory=dict)  # commit -> what it holds, if not `directory`
     misbehave: Random | None = None
     token: str | None = None  # without which everything is gated
+    storage: str = ""  # address that files are sent from, if not this one
     page: int = 1000  # entries a page
     large: int = 0  # bytes from which a file is listed with its sha256
     stall_seconds: float = 5.0
@@ -233,7 +234,7 @@ class _Handler(BaseHTTPRequestHandler):
         if file is None:
             return self._fail(404, "EntryNotFound", f"{name} does not exist")
         self.send_response(302)
-        self.send_header("Location", f"/cdn/{commit}/{quote(name)}")
+        self.send_header("Location", f"{self.hub.storage}/cdn/{commit}/{quote(name)}")
         self.send_header("X-Repo-Commit", commit)
         self.send_header("X-Linked-Size", str(file.size))
         self.send_header("X-Linked-Etag", f'"{file.sha256}"')

@@ -12,13 +12,14 @@ import signal
 import subprocess
 import sys
 import textwrap
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 from hub_server import TROUBLES, HubServer, Random, serve
+from huggingface_hub import constants
 
 from littlelm import filesystem
 from littlelm.data.hub.client import Hub, Patience
@@ -186,6 +187,20 @@ def test_an_expired_address_of_the_storage_is_asked_for_anew(hub: HubServer, tmp
     assert len(hub.asked("/resolve/")) == 2
 
 
+def test_the_token_stays_with_the_hub_when_the_bytes_come_from_elsewhere(
+    hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(constants, "ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_TOKEN", "hf_secret")
+    hub.token = "hf_secret"
+    hub.storage = hub.url.replace("127.0.0.1", "localhost")
+    hub.trouble["data/a.bin"] = ["cut:100000"]
+    remote_of(hub, tmp_path).fetch(quiet)
+    assert all(request.headers["authorization"] == "Bearer hf_secret" for request in hub.asked("/resolve/"))
+    assert all("authorization" not in request.headers for request in hub.asked("/cdn/"))
+    assert hub.requests[-1].range == "bytes=100000-"
+
+
 def test_a_partial_file_longer_than_the_file_is_started_anew(hub: HubServer, tmp_path: Path) -> None:
     remote = remote_of(hub, tmp_path)
     remote.local.parent.mkdir(parents=True)
@@ -244,6 +259,13 @@ def test_a_small_file_is_checked_by_the_sha1_of_its_git_blob(hub: HubServer, tmp
     assert is_whole(remote, content)
 
 
+def fetch_at_once(remotes: list[RemoteFile], progress: Callable[[int], None]) -> None:
+    """A thread each; raises what any of them raised."""
+    with ThreadPoolExecutor(len(remotes)) as threads:
+        for future in [threads.submit(remote.fetch, progress) for remote in remotes]:
+            future.result()
+
+
 def test_threads_that_want_the_same_file_fetch_it_once(hub: HubServer, tmp_path: Path) -> None:
     hub.trouble["data/a.bin"] = ["cut:50000", "cut:50000"]
     remote = remote_of(hub, tmp_path)
@@ -253,11 +275,7 @@ def test_threads_that_want_the_same_file_fetch_it_once(hub: HubServer, tmp_path:
         heard.append(count)
         time.sleep(0.005)
 
-    threads = [threading.Thread(target=remote.fetch, args=(slowly,)) for _ in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    fetch_at_once([remote] * 6, slowly)
     assert is_whole(remote)
     assert sum(heard) == SIZE
     assert len(hub.asked("/cdn/")) == 3
@@ -405,11 +423,7 @@ def test_a_hub_that_misbehaves_at_random_delivers_right_bytes_only(tmp_path: Pat
         remotes = [
             RemoteFile(client, "me/set", listing.commit, f, tmp_path / "cache") for f in listing.select(["*.bin"])
         ]
-        threads = [threading.Thread(target=remote.fetch, args=(quiet,)) for remote in remotes]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        fetch_at_once(remotes, quiet)
     assert all(is_whole(remote, (directory / remote.name).read_bytes()) for remote in remotes)
 
 
