@@ -3,6 +3,7 @@
 import contextlib
 import json
 import socket
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ from littlelm.commands.train import run_training
 from littlelm.config.base import ConfigModel
 from littlelm.errors import UserError
 from littlelm.train.configs import load_run
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "evals" / "core"))
+from core_bundles import write_bundle
 
 ROOT = Path(__file__).resolve().parents[2]
 SHIPPED = sorted(path for path in (ROOT / "configs").rglob("*.yaml"))
@@ -63,6 +67,13 @@ def test_every_key_is_read(file, tmp_path, corpus, cache, monkeypatch):
         "data.validation.sources=null",
         "data.validation.documents=8",
     ]
+    if "core" in load_run(file).config.callbacks:  # a bundle of its own, and rows in which its answers have room
+        overrides += [
+            f"callbacks.core.bundle={write_bundle(tmp_path / 'bundle')}",
+            "data.sequence_length=256",
+            "model.max_position_embeddings=256",
+            "train.global_batch_tokens=512",
+        ]
     config = load_run(file, overrides).config
     with recorded_reads(monkeypatch) as reads:
         assert run_training(file, overrides) == 0
