@@ -6,11 +6,14 @@ through again until they fall inside (cycle walking), which keeps it a permutati
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 _ROUNDS = 6
 _U64 = np.uint64
+_Half = NDArray[np.uint64]
 
 
 def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
@@ -22,33 +25,40 @@ def _mix(value: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 def permute(indices: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
     """Where the permutation of 0..size-1 given by `key` (64 bits) sends each index. Vectorised, pure."""
-    half = _U64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
-    mask = (_U64(1) << half) - _U64(1)
-    keys = _mix(np.array([(key + i * 0x9E3779B97F4A7C15) % 2**64 for i in range(_ROUNDS)], dtype=_U64))
-    result = indices.astype(_U64)
-    outside = np.ones(result.shape, dtype=bool)
-    while outside.any():
-        values = result[outside]
-        left, right = values >> half, values & mask
-        for each in keys:
-            left, right = right, left ^ (_mix(right + each) & mask)
-        result[outside] = (left << half) | right
-        outside = result >= _U64(size)
-    return result.astype(np.int64)
+    return _walk(indices, size, key, _forwards)
 
 
 def invert(images: NDArray[np.int64], size: int, key: int) -> NDArray[np.int64]:
-    """The index that `permute` sends to each image: the network backwards, walked back into 0..size-1."""
+    """The index that `permute` sends to each image."""
+    return _walk(images, size, key, _backwards)
+
+
+def _forwards(left: _Half, right: _Half, keys: _Half, mask: np.uint64) -> tuple[_Half, _Half]:
+    for each in keys:
+        left, right = right, left ^ (_mix(right + each) & mask)
+    return left, right
+
+
+def _backwards(left: _Half, right: _Half, keys: _Half, mask: np.uint64) -> tuple[_Half, _Half]:
+    for each in keys[::-1]:
+        left, right = right ^ (_mix(left + each) & mask), left
+    return left, right
+
+
+def _walk(
+    values: NDArray[np.int64],
+    size: int,
+    key: int,
+    network: Callable[[_Half, _Half, _Half, np.uint64], tuple[_Half, _Half]],
+) -> NDArray[np.int64]:
+    """Send values through the network until they fall into 0..size-1 again."""
     half = _U64(max(1, (max(size - 1, 1).bit_length() + 1) // 2))
     mask = (_U64(1) << half) - _U64(1)
     keys = _mix(np.array([(key + i * 0x9E3779B97F4A7C15) % 2**64 for i in range(_ROUNDS)], dtype=_U64))
-    result = images.astype(_U64)
+    result = values.astype(_U64)
     outside = np.ones(result.shape, dtype=bool)
     while outside.any():
-        values = result[outside]
-        left, right = values >> half, values & mask
-        for each in keys[::-1]:
-            left, right = right ^ (_mix(left + each) & mask), left
+        left, right = network(result[outside] >> half, result[outside] & mask, keys, mask)
         result[outside] = (left << half) | right
         outside = result >= _U64(size)
     return result.astype(np.int64)

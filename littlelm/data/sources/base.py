@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import glob
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from pathlib import Path
@@ -67,6 +67,17 @@ def file_names_of(part: SourcePart) -> list[str]:
     """Names that `Record.file` counts through."""
     own = getattr(part, "file_names", None)
     return list(own()) if own is not None else [""]
+
+
+class _HasPath(Protocol):
+    @property
+    def path(self) -> Path: ...
+
+
+def number_files(pieces: Iterable[_HasPath]) -> dict[str, int]:
+    """Name of each file of a part's pieces -> its number, in order."""
+    names = dict.fromkeys(str(piece.path) for piece in pieces)
+    return {name: number for number, name in enumerate(names)}
 
 
 class RecordPart(ABC):

@@ -18,6 +18,7 @@ from littlelm.data.sources.base import (
     contiguous_groups,
     count_files,
     find_files,
+    number_files,
 )
 from littlelm.errors import UserError
 from littlelm.registry import did_you_mean
@@ -43,11 +44,11 @@ class JsonlPart(RecordPart):
     field: str
 
     def file_names(self) -> list[str]:
-        return list(dict.fromkeys(str(piece.path) for piece in self.ranges))
+        return list(number_files(self.ranges))
 
     def records(self) -> Iterator[Record]:
         """Yield the documents. Raises UserError with file:line for a line that is no object with the field."""
-        numbers = {name: number for number, name in enumerate(self.file_names())}
+        numbers = number_files(self.ranges)
         for piece in self.ranges:
             file_number = numbers[str(piece.path)]
             with _open(piece.path) as file:

@@ -19,6 +19,7 @@ from littlelm.data.sources.base import (
     contiguous_groups,
     count_files,
     find_files,
+    number_files,
 )
 from littlelm.errors import UserError
 from littlelm.registry import did_you_mean
@@ -45,11 +46,11 @@ class ParquetPart(RecordPart):
     column: str
 
     def file_names(self) -> list[str]:
-        return list(dict.fromkeys(str(run.path) for run in self.groups))
+        return list(number_files(self.groups))
 
     def records(self) -> Iterator[Record]:
         """Yield the documents with their rows; null ones are left out. Raises UserError for damaged data."""
-        numbers = {name: number for number, name in enumerate(self.file_names())}
+        numbers = number_files(self.groups)
         for run in self.groups:
             with open_parquet(run.path) as file:
                 check_column(file, self.column, run.path)

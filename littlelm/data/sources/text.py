@@ -17,6 +17,7 @@ from littlelm.data.sources.base import (
     contiguous_groups,
     count_files,
     find_files,
+    number_files,
 )
 
 
@@ -37,11 +38,11 @@ class TextPart(RecordPart):
     separator: str | None
 
     def file_names(self) -> list[str]:
-        return list(dict.fromkeys(str(piece.path) for piece in self.ranges))
+        return list(number_files(self.ranges))
 
     def records(self) -> Iterator[Record]:
         """Yield the documents; only one of them is in memory at a time."""
-        numbers = {name: number for number, name in enumerate(self.file_names())}
+        numbers = number_files(self.ranges)
         for piece in self.ranges:
             number = numbers[str(piece.path)]
             if self.separator is None:
