@@ -3,8 +3,8 @@
 Rows are a pure function of the step, so reading ahead is only that: what is asked for is looked up among what is read
 already, and read at once when it is not there.
 
-The thread is used only while reading takes a share of the time worth hiding. On two CPU cores that train, with the data
-in the page cache, it made every step 3 % longer to save 0.03 %.
+The thread is used only while reading takes a share of the time worth hiding. With the data in the page cache that is
+0.03 % of a step, and on a CPU the thread would take its time from the step's own cores.
 """
 
 from __future__ import annotations
