@@ -202,6 +202,7 @@ def show_contamination(file: Path, overrides: list[str], bundle: str, sha256: st
     config, prepared = open_data(file, overrides, console)
     opened = open_bundle(bundle, Path(config.data.cache_dir).expanduser(), sha256, console.print)
     items = ((t.label, str(i), item_texts(t, item)) for t in opened.tasks for i, item in enumerate(opened.items(t)))
+    console.print("reading the items of the bundle")
     index, hits = ContaminationIndex(items), Hits()
     count = min(worker_count(config.data.workers), len(prepared.shards))
     with Workers(Scanner(prepared.tokenizer, index), count) as workers:

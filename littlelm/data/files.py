@@ -1,4 +1,4 @@
-"""Durable writing of prepared data: digests taken while writing, fsync, one rename."""
+"""Durable writing of prepared data: digests taken while writing, then fsync."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def save_array(path: Path, array: NDArray[Any]) -> dict[str, Any]:
 
 
 def read_json(path: Path, schema_version: int) -> dict[str, Any]:
-    """Read what `write_json` wrote. Raises UserError when it is damaged or of another version."""
+    """Read a JSON object of ours. Raises UserError when it is damaged or of another version."""
     try:
         value = json.loads(path.read_text(encoding="utf-8"))
     except ValueError:
@@ -113,7 +113,7 @@ def explained(directory: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
             raise UserError(
-                f"{directory}: no space left on the disk while preparing data; nothing half-done is kept. Free space "
+                f"{directory}: no space left on the disk while preparing data; finished shards are kept. Free space "
                 "or set data.cache_dir to another disk"
             ) from None
         if error.errno in (errno.EACCES, errno.EROFS, errno.EPERM, errno.EEXIST, errno.ENOTDIR, errno.ENAMETOOLONG):

@@ -37,10 +37,6 @@ class SourceShards:
     def name(self, index: int) -> str:
         return f"{index:05}"
 
-    def tokens(self, count: int) -> int:
-        """Tokens of the first `count` shards."""
-        return sum(self.entries[index]["tokens"] for index in range(count))
-
 
 Job = tuple[Callable[..., Any], tuple[Any, ...]]
 Pack = Callable[[SourceShards, int], Job | None]

@@ -16,6 +16,7 @@ from typing import Any
 from littlelm import registry
 from littlelm.config.base import ComponentConfig
 from littlelm.data.configs import DataConfig
+from littlelm.data.hub.estimate import estimate
 from littlelm.data.reading import source_shares
 from littlelm.data.shards import ShardWriter, token_dtype
 from littlelm.data.sources.base import Source
@@ -50,6 +51,7 @@ class Published:
     def __init__(self, config: Any, files: int, size: int) -> None:
         self.tokens_per_raw_byte: float = config.tokens_per_raw_byte
         self.keep_raw: bool = config.keep_raw
+        self.parallel_downloads: int = config.parallel_downloads
         self._files = [_File(size)] * files
 
     def remotes(self) -> list[_File]:
@@ -111,17 +113,13 @@ def plan_preparation(
     lines = []
     for index, (name, source) in enumerate(zip(data.source_ids, sources, strict=True)):
         needed = wanted * (shares[index] if shares is not None else 1.0)
-        remotes: Any = source.remotes() if hasattr(source, "remotes") else None
-        if isinstance(source, Source) and remotes is None:
-            tokens = source.text_bytes() / _BYTES_PER_TOKEN
+        downloaded: Any = source if hasattr(source, "remotes") else None
+        if isinstance(source, Source) and downloaded is None:
+            tokens = source.text_bytes() // _BYTES_PER_TOKEN
             files, raw, download = len(source.files()), source.size(), 0
         else:
-            files = raw = 0
-            while files < len(remotes) and raw * source.tokens_per_raw_byte < needed:
-                raw += remotes[files].size
-                files += 1
-            tokens = raw * source.tokens_per_raw_byte
-            download = sum(remote.size for remote in remotes[:files] if not remote.is_here())
+            need = estimate(downloaded, int(needed), bytes_per_token=itemsize)
+            files, raw, tokens, download = need.files, need.raw, need.tokens, need.download
         lines.append(
             SourcePlan(
                 name, files, raw, int(tokens), int(tokens * itemsize), download / machine.bandwidth,

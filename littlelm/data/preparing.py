@@ -70,11 +70,12 @@ def check_all_room(state: Preparing) -> None:
     bytes_per_text = itemsize / (3 if state.tokenizer.vocab_size > 1000 else 1)
     needed = 0.0
     for index, shards in enumerate(state.training):
-        missing = [i for i in range(len(shards.units)) if read_entry(shards.directory, shards.name(i)) is None]
+        count = len(shards.units)
+        done = {i: entry for i in range(count) if (entry := read_entry(shards.directory, shards.name(i))) is not None}
         if not is_remote(shards):
-            needed += shards.source.text_bytes() * bytes_per_text * len(missing) / max(1, len(shards.units))
+            needed += shards.source.text_bytes() * bytes_per_text * (count - len(done)) / max(1, count)
             continue
-        need = remaining_need(shards, missing, needed_tokens(state, index), itemsize, state.pipeline.workers.count)
+        need = remaining_need(shards, done, needed_tokens(state, index), itemsize, state.pipeline.workers.count)
         table = Table(box=None, show_header=False)
         for what, amount in need.lines():
             table.add_row(f"  {what}", f"{amount} at 1 Gbit/s" if what == "time to download" else amount)
@@ -85,13 +86,12 @@ def check_all_room(state: Preparing) -> None:
 
 
 def remaining_need(
-    shards: SourceShards, missing: list[int], tokens: int | None, bytes_per_token: int, workers: int
+    shards: SourceShards, done: dict[int, dict[str, Any]], tokens: int | None, bytes_per_token: int, workers: int
 ) -> Estimate:
-    """What is still to be fetched and written of a source that is downloaded, beyond the shards that are there."""
-    done = {i: entry for i in range(len(shards.units)) if (entry := read_entry(shards.directory, shards.name(i)))}
+    """What is still to be fetched and written of a source that is downloaded, beyond the shards that are `done`."""
     there = sum(entry["tokens"] for entry in done.values())
     raw = sum(shards.units[i].size for i in done)
-    files = {id(shards.units[i].remote): shards.units[i].remote for i in missing}
+    files = {id(unit.remote): unit.remote for i, unit in enumerate(shards.units) if i not in done}
     return estimate(
         _Files(shards.source, list(files.values())),
         None if tokens is None else max(0, tokens - there),

@@ -24,6 +24,18 @@ def files(tmp_path):
     return [(tmp_path / n, write_array(tmp_path / n, np.arange(1000))) for n in ("00000.tokens", "00001.tokens")]
 
 
+def small_corpus(tmp_path):
+    write_corpus(tmp_path / "text", documents=40)
+    return DataConfig(
+        sources=[TextSourceConfig(files=[f"{tmp_path}/text/*.txt"])],
+        validation=ValidationConfig(documents=4),
+        sequence_length=64,
+        packing=BestFitConfig(),
+        cache_dir=str(tmp_path / "cache"),
+        workers=1,
+    )
+
+
 def flip(path):
     data = bytearray(path.read_bytes())
     data[77] ^= 1
@@ -61,15 +73,7 @@ def test_every_damaged_file_is_named(files):
 
 @pytest.mark.parametrize("suffix", ["tokens", "lengths", "digests", "origins", "first.npy", "start.npy", "length.npy"])
 def test_training_on_a_flipped_byte_is_refused_whatever_the_file(tmp_path, suffix):
-    write_corpus(tmp_path / "text", documents=40)
-    data = DataConfig(
-        sources=[TextSourceConfig(files=[f"{tmp_path}/text/*.txt"])],
-        validation=ValidationConfig(documents=4),
-        sequence_length=64,
-        packing=BestFitConfig(),
-        cache_dir=str(tmp_path / "cache"),
-        workers=1,
-    )
+    data = small_corpus(tmp_path)
     check_offsets(prepare(data, ByteTokenizerConfig(), QUIET))
     (path,) = (tmp_path / "cache" / "shards").rglob(f"00000.{suffix}")
     flip(path)
@@ -78,15 +82,7 @@ def test_training_on_a_flipped_byte_is_refused_whatever_the_file(tmp_path, suffi
 
 
 def test_an_offset_that_points_nowhere_is_found(tmp_path):
-    write_corpus(tmp_path / "text", documents=40)
-    data = DataConfig(
-        sources=[TextSourceConfig(files=[f"{tmp_path}/text/*.txt"])],
-        validation=ValidationConfig(documents=4),
-        sequence_length=64,
-        packing=BestFitConfig(),
-        cache_dir=str(tmp_path / "cache"),
-        workers=1,
-    )
+    data = small_corpus(tmp_path)
     prepared = prepare(data, ByteTokenizerConfig(), QUIET)
     plan = prepared.plans[0][0]
     plan.start = plan.start.copy()
