@@ -107,9 +107,7 @@ def _rows(
     key = (*logits.shape, logits.stride(), logits.dtype, logits.device, softcap, z_loss)
     found = _Statistics(*_compiled_statistics(key, logits, targets, softcap, z_loss))
     if with_gradient:
-        _compiled_to_gradient(
-            key[:-1], logits, targets, found.normalizer, found.scale, found.target_gradient, softcap
-        )
+        _compiled_to_gradient(key[:-1], logits, targets, found.normalizer, found.scale, found.target_gradient, softcap)
     return found.objective, found.nll
 
 
@@ -119,7 +117,7 @@ def _rows_in_blocks(
     """`_rows` in eager mode, a few rows at a time: its fp32 temporaries are larger than the chunk."""
     size = max(1, _EAGER_ELEMENTS.get(logits.device.type, 2**24) // logits.size(1))
     parts = []
-    for rows, row_targets in zip(logits.split(size), targets.split(size), strict=True):
+    for rows, row_targets in zip(torch.split(logits, size), torch.split(targets, size), strict=True):
         found = _Statistics(*_statistics(rows, row_targets, softcap, z_loss))
         if with_gradient:
             _to_gradient(rows, row_targets, found.normalizer, found.scale, found.target_gradient, softcap)

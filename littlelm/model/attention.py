@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from littlelm.model.causal_attention import causal_attention
 from littlelm.model.configs import GATE_CHANNELS, TransformerConfig
 from littlelm.model.embeddings import rotate
 from littlelm.model.linear import Gate, Linear
@@ -61,7 +62,7 @@ class Attention(nn.Module):
             k = F.rms_norm(k, (self.head_dim,), eps=self.eps)
         q, k, v = q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2)  # (B, heads, T, head_dim)
         if cache is None:
-            y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=self.heads != self.kv_heads)
+            y = causal_attention(q, k, v)
         else:
             y = self._attend_to_cache(q, k, v, cache)
         return self.out(y.transpose(1, 2).reshape(batch, length, self.heads * self.head_dim))
